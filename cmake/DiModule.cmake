@@ -1,0 +1,77 @@
+# Modules: one static library each, and an include path that shows only the modules it may use, so
+# that a wrong dependency does not compile.
+#
+#   di_module(kv SOURCES pool.c prefix.c USES base formats tensor [LINK pkg::lib])
+#   di_test(test_pool SOURCES pool_test.c USES base kv LABELS unit [ARGS ...])
+#   di_program(deepinfer SOURCES main.c USES base cli)
+#
+# Headers are included as "module/header.h". build/inc/<module>/<module> is a link to src/<module>:
+# a target that USES base and kv gets -I build/inc/base -I build/inc/kv and nothing else.
+
+set(DI_INC ${CMAKE_BINARY_DIR}/inc)
+
+function(di_expose module)
+  file(MAKE_DIRECTORY ${DI_INC}/${module})
+  if(NOT EXISTS ${DI_INC}/${module}/${module})
+    file(CREATE_LINK ${PROJECT_SOURCE_DIR}/src/${module} ${DI_INC}/${module}/${module} SYMBOLIC)
+  endif()
+endfunction()
+
+function(di_paths target)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include)
+  foreach(m ${ARGN})
+    di_expose(${m})
+    target_include_directories(${target} PRIVATE ${DI_INC}/${m})
+  endforeach()
+endfunction()
+
+function(di_module name)
+  cmake_parse_arguments(M "" "" "SOURCES;USES;LINK" ${ARGN})
+  list(TRANSFORM M_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/src/${name}/)
+  add_library(di_${name} STATIC ${M_SOURCES})
+  di_paths(di_${name} ${name} ${M_USES})
+  foreach(m ${M_USES})
+    target_link_libraries(di_${name} PUBLIC di_${m})
+  endforeach()
+  if(M_LINK)
+    target_link_libraries(di_${name} PUBLIC ${M_LINK})
+  endif()
+endfunction()
+
+function(di_program name)
+  cmake_parse_arguments(P "" "" "SOURCES;USES;LINK" ${ARGN})
+  add_executable(${name} ${P_SOURCES})
+  di_paths(${name} ${P_USES})
+  foreach(m ${P_USES})
+    target_link_libraries(${name} PRIVATE di_${m})
+  endforeach()
+  if(P_LINK)
+    target_link_libraries(${name} PRIVATE ${P_LINK})
+  endif()
+endfunction()
+
+# A cmocka test program under build/<preset>/tests/, run from the repository root.
+function(di_test name)
+  cmake_parse_arguments(T "" "TIMEOUT" "SOURCES;USES;LINK;LABELS;ARGS" ${ARGN})
+  di_program(${name} SOURCES ${T_SOURCES} USES ${T_USES} LINK ${T_LINK} cmocka)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME ${name} COMMAND ${name} ${T_ARGS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 300)
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS "${T_LABELS}" SKIP_RETURN_CODE 77
+                       TIMEOUT ${T_TIMEOUT})
+endfunction()
+
+# A libFuzzer program (clang presets) and its smoke run over tests/fuzz/corpus/<name>.
+function(di_fuzzer name)
+  cmake_parse_arguments(F "" "" "SOURCES;USES;LINK" ${ARGN})
+  if(NOT DI_FUZZ)
+    return()
+  endif()
+  di_program(${name} SOURCES ${F_SOURCES} USES ${F_USES} LINK ${F_LINK})
+  target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz)
+endfunction()

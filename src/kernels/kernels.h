@@ -1,0 +1,135 @@
+/* The operation table: what a back end can do, at the granularity of a good GPU kernel.
+ *
+ * A back end fills kernel_ops; src/model calls through it and never looks inside. The scalar back
+ * end (ref/) is the oracle: it reads like the formulas and is what every other one is tested
+ * against, operation by operation. cpu/ holds AVX-512 and AVX2, chosen at run time.
+ *
+ * Contract of every operation
+ *   - Rows are token rows. The bits of a row's result depend on that row's inputs only: never on
+ *     how many rows the call has, where the row lies among them, or the number of threads.
+ *   - Nothing is allocated: scratch was reserved for kernel_limits.
+ *   - Arguments are checked where the model is bound, not here: an operation cannot fail. A device
+ *     error is kept and reported by finish().
+ *   - Activations ("act") have the element type kernels.act: bf16 in the fast back ends; f32 in the
+ *     scalar one, holding bf16 values where its numerics round to bf16. "q8" rows are activations
+ *     behind Q8 (spec 2.3) in a form that the back end chooses: q8_row_bytes(cols) bytes per row.
+ *   - Pointers are device memory of the back end (host memory for the CPU ones).
+ * Thread: one owner at a time. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/pool.h"
+#include "base/status.h"
+#include "formats/dtype.h"
+#include "tensor/kv_view.h"
+
+#include "kernels/attention.h"
+#include "kernels/compress.h"
+#include "kernels/engram.h"
+#include "kernels/hc.h"
+#include "kernels/index.h"
+#include "kernels/linear.h"
+#include "kernels/moe.h"
+#include "kernels/sample.h"
+#include "kernels/step.h"
+#include "kernels/weight.h"
+
+/* Which roundings of the release are applied. Fast back ends know NUMERICS_RELEASE only. */
+typedef enum numerics {
+    NUMERICS_RELEASE, /* bf16 activations, Q8 inputs, bf16 probabilities, packed state */
+    NUMERICS_CACHE,   /* f32 over packed state */
+    NUMERICS_F32      /* nothing is rounded; state is KV_F32 */
+} numerics;
+
+/* Largest sizes that calls will have; reserve() sets scratch aside for them. */
+typedef struct kernel_limits {
+    int n_rows;           /* rows of a step */
+    int n_logit_rows;     /* rows of the head */
+    int hidden, hc;       /* D and copies */
+    int n_heads, head_dim;
+    int max_linear_cols;  /* widest input of a linear */
+    int moe_inter, n_experts, n_active; /* n_active: routed experts per token */
+    int index_heads, index_dim, index_topk, cand_blocks, cand_block;
+    int64_t context;      /* longest sequence */
+    int vocab;
+} kernel_limits;
+
+typedef struct kernels kernels;
+
+typedef struct kernel_ops {
+    const char *name; /* "ref", "avx512", "avx2" */
+
+    /* Life of weights (kernels/weight.h). */
+    di_code (*load)(kernels *k, const weight_src *src, weight **out, di_status *st);
+    di_code (*load_experts)(kernels *k, const experts_src *src, weight **out, di_status *st);
+    void (*unload)(kernels *k, weight *w);
+
+    /* Scratch for these limits; may be called again with larger ones. */
+    di_code (*reserve)(kernels *k, const kernel_limits *lim, di_status *st);
+    size_t (*q8_row_bytes)(const kernels *k, int cols);
+
+    /* Device memory and copies; host pointers on the other side. */
+    void *(*buf_new)(kernels *k, size_t bytes);
+    void (*buf_free)(kernels *k, void *buf);
+    void (*put)(kernels *k, void *dst, const void *host, size_t bytes);
+    void (*get)(kernels *k, void *host, const void *src, size_t bytes);
+    void (*put_act)(kernels *k, void *dst, const float *host, size_t n);
+    void (*get_act)(kernels *k, float *host, const void *src, size_t n);
+
+    /* The operations, in the order of a layer. */
+    void (*gather)(kernels *k, const gather_args *a);
+    void (*rope_rows)(kernels *k, const rope_rows_args *a);
+    void (*engram_gather)(kernels *k, const engram_gather_args *a);
+    void (*engram_apply)(kernels *k, const engram_apply_args *a);
+    void (*hc)(kernels *k, const hc_args *a);
+    void (*tap)(kernels *k, const tap_args *a);
+    void (*quantize)(kernels *k, const quantize_args *a);
+    void (*linear)(kernels *k, const linear_args *a);
+    void (*qkv)(kernels *k, const qkv_args *a);
+    void (*compress_pool)(kernels *k, const compress_pool_args *a);
+    void (*compress_store)(kernels *k, const compress_store_args *a);
+    void (*index_scores)(kernels *k, const index_scores_args *a);
+    void (*select)(kernels *k, const select_args *a);
+    void (*attention)(kernels *k, const attention_args *a);
+    void (*ring_commit)(kernels *k, const ring_commit_args *a);
+    void (*route)(kernels *k, const route_args *a);
+    void (*experts)(kernels *k, const experts_args *a);
+    void (*confidence)(kernels *k, const confidence_args *a);
+    void (*sample)(kernels *k, const sample_args *a);
+    void (*logprobs)(kernels *k, const logprobs_args *a);
+
+    /* Wait for all that was asked for; report the first device error since the last finish. */
+    di_code (*finish)(kernels *k, di_status *st);
+    void (*close)(kernels *k);
+} kernel_ops;
+
+struct kernels {
+    const kernel_ops *ops;
+    dtype act;          /* element type of activations */
+    kv_format kv;       /* format of sequence state */
+    numerics numerics;
+    pool *pool;         /* NULL on a device */
+    void *impl;         /* the back end's own */
+};
+
+typedef struct kernels_options {
+    const char *backend; /* "auto" (fastest here), "ref", "avx2", "avx512" */
+    numerics numerics;
+    int n_threads; /* 0 = all processors */
+} kernels_options;
+
+/* Open a back end. Errors: INVALID (unknown name, numerics that it lacks), UNSUPPORTED (this
+ * processor lacks the instructions: the message says which), NOMEM. Close with kernels_close. */
+di_code kernels_open(kernels **out, const kernels_options *opt, di_status *st);
+void kernels_close(kernels *k);
+
+/* The back ends that run on this machine, best first; NULL-terminated static list. */
+const char *const *kernels_available(void);
+
+/* The tables behind the names; NULL when this processor lacks the instructions. */
+const kernel_ops *kernels_ref(void);
+const kernel_ops *kernels_avx512(void);
+const kernel_ops *kernels_avx2(void);
