@@ -50,11 +50,14 @@ function(di_program name)
   endif()
 endfunction()
 
-# A cmocka test program under build/<preset>/tests/, run from the repository root.
+# A cmocka test program under build/<preset>/tests/, run from the repository root. DI_DATA_DIR is
+# where DiData.cmake unpacks the compressed test data.
 function(di_test name)
   cmake_parse_arguments(T "" "TIMEOUT" "SOURCES;USES;LINK;LABELS;ARGS" ${ARGN})
   di_program(${name} SOURCES ${T_SOURCES} USES ${T_USES} LINK ${T_LINK} cmocka)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+  target_compile_definitions(${name} PRIVATE DI_DATA_DIR="${DI_DATA_DIR}")
+  add_dependencies(${name} di_data)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name} ${T_ARGS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   if(NOT T_TIMEOUT)
