@@ -54,8 +54,8 @@ static entry *probe(entry *slots, size_t cap, const void *key, size_t n, uint64_
 {
     size_t i = (size_t)hash & (cap - 1);
 
-    while (slots[i].key && (slots[i].hash != hash || slots[i].n != n ||
-                            memcmp(slots[i].key, key, n) != 0))
+    while (slots[i].key &&
+           (slots[i].hash != hash || slots[i].n != n || memcmp(slots[i].key, key, n) != 0))
         i = (i + 1) & (cap - 1);
     return &slots[i];
 }
