@@ -58,7 +58,8 @@ json_type json_peek(json_read *r);
 di_code json_object(json_read *r, di_status *st);
 di_code json_array(json_read *r, di_status *st);
 
-/* Next member: true and the decoded key, valid until the next json_* call; false leaves the object. */
+/* Next member: true and the decoded key, valid until the next json_* call; false leaves the object.
+ */
 bool json_key(json_read *r, const char **key, size_t *n);
 bool json_key_is(const char *key, size_t n, const char *want);
 

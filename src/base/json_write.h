@@ -14,7 +14,7 @@
 
 typedef struct json_write {
     str *out;
-    int indent;          /* blanks per level; 0 = one line, ", " and ": " separators */
+    int indent; /* blanks per level; 0 = one line, ", " and ": " separators */
     int depth;
     uint64_t is_object;  /* bit d: container at depth d+1 is an object */
     uint64_t has_member; /* bit d: it has had a member */

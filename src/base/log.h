@@ -11,6 +11,6 @@ void log_line(log_level level, log_area area, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
 #define log_error(area, ...) log_line(LOG_ERROR, area, __VA_ARGS__)
-#define log_warn(area, ...) log_line(LOG_WARN, area, __VA_ARGS__)
-#define log_info(area, ...) log_line(LOG_INFO, area, __VA_ARGS__)
+#define log_warn(area, ...)  log_line(LOG_WARN, area, __VA_ARGS__)
+#define log_info(area, ...)  log_line(LOG_INFO, area, __VA_ARGS__)
 #define log_debug(area, ...) log_line(LOG_DEBUG, area, __VA_ARGS__)

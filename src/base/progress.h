@@ -10,12 +10,14 @@ typedef struct progress {
     uint64_t total;           /* 0 = unknown */
     uint64_t done, start_ns, shown_ns;
     bool quiet, tty, drawn;
+    char note[64]; /* extra text of progress_note */
 } progress;
 
 void progress_start(progress *p, const char *label, const char *unit, uint64_t total, bool quiet);
 /* Set the amount done; draws at most ten times a second (a plain line every five seconds). */
 void progress_set(progress *p, uint64_t done);
-/* Extra text behind the bar for the next drawing, e.g. "12.3 tok/s"; borrowed for the call. */
+/* Extra text behind the bar from the next drawing on, e.g. "12.3 tok/s"; copied, cut at 63 bytes.
+ */
 void progress_note(progress *p, const char *note);
 /* Draw the last state and end the line. */
 void progress_end(progress *p);
