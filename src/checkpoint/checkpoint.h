@@ -1,9 +1,9 @@
 /* A checkpoint in the released layout: shards mapped read-only, every tensor checked against the
  * tensor table of spec section 2 before anything else happens.
  *
- * Any split over shards is accepted. Scale bytes (255 = NaN is refused) are checked when a tensor is
- * taken by checkpoint_scale_check, or all at once by checkpoint_verify.
- * Thread: open and close by one; a const checkpoint may be read by any. */
+ * Any split over shards is accepted. Scale bytes (255 = NaN is refused) are checked when a tensor
+ * is taken by checkpoint_scale_check, or all at once by checkpoint_verify. Thread: open and close
+ * by one; a const checkpoint may be read by any. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,9 +1,9 @@
 /* config.json of a DeepSeek-V4.1 checkpoint, in its released nesting (spec section 1).
  *
  * Text fields stand in "text_config", quantisation and token ids at the root, vision in
- * "vision_config". Every value is range-checked; unknown keys are ignored; a key with the wrong type,
- * a missing key or an impossible combination is refused with the file, the key and the remedy.
- * Thread: any; immutable once loaded. */
+ * "vision_config". Every value is range-checked; unknown keys are ignored; a key with the wrong
+ * type, a missing key or an impossible combination is refused with the file, the key and the
+ * remedy. Thread: any; immutable once loaded. */
 #pragma once
 
 #include <stdbool.h>
@@ -60,7 +60,8 @@ di_code config_parse(model_config *c, const char *text, size_t n, const char *na
 /* Read DIR/config.json. */
 di_code config_load(model_config *c, const char *dir, di_status *st);
 
-/* Layer whose compressed KV layer l reads: the nearest KV source at or before it; -1 = window only. */
+/* Layer whose compressed KV layer l reads: the nearest KV source at or before it; -1 = window only.
+ */
 int config_kv_owner(const model_config *c, int layer);
 /* Layer whose selection layer l uses: the nearest index source at or before it; -1 = none. */
 int config_index_owner(const model_config *c, int layer);

@@ -50,6 +50,7 @@ typedef struct kernel_limits {
     int n_logit_rows;     /* rows of the head */
     int hidden, hc;       /* D and copies */
     int n_heads, head_dim;
+    int window;           /* window keys of a row */
     int max_linear_cols;  /* widest input of a linear */
     int moe_inter, n_experts, n_active; /* n_active: routed experts per token */
     int index_heads, index_dim, index_topk, cand_blocks, cand_block;
@@ -103,7 +104,7 @@ typedef struct kernel_ops {
 
     /* Wait for all that was asked for; report the first device error since the last finish. */
     di_code (*finish)(kernels *k, di_status *st);
-    void (*close)(kernels *k);
+    void (*close)(kernels *k); /* free impl, which may still be NULL */
 } kernel_ops;
 
 struct kernels {
@@ -112,7 +113,7 @@ struct kernels {
     kv_format kv;       /* format of sequence state */
     numerics numerics;
     pool *pool;         /* NULL on a device */
-    void *impl;         /* the back end's own */
+    void *impl;         /* the back end's own: NULL until its first load or reserve */
 };
 
 typedef struct kernels_options {

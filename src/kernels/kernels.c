@@ -1,0 +1,109 @@
+/* Opening a back end: names, dispatch by processor, the thread pool. */
+#include "kernels/kernels.h"
+
+#include <string.h>
+
+#include "base/cpu.h"
+#include "base/mem.h"
+
+/* Not compiled for this target: the same answer as for a processor without the instructions. */
+#ifndef DI_HAVE_AVX512
+const kernel_ops *kernels_avx512(void)
+{
+    return NULL;
+}
+#endif
+#ifndef DI_HAVE_AVX2
+const kernel_ops *kernels_avx2(void)
+{
+    return NULL;
+}
+#endif
+
+typedef struct backend {
+    const char *name;
+    const kernel_ops *(*ops)(void);
+    const char *needs; /* instructions */
+} backend;
+
+/* Best first. */
+static const backend backends[] = {
+    {"avx512", kernels_avx512, "AVX-512 with VBMI, BF16 and VNNI"},
+    {"avx2", kernels_avx2, "AVX2 with FMA and F16C"},
+    {"ref", kernels_ref, ""},
+};
+
+const char *const *kernels_available(void)
+{
+    static const char *names[ARRAY_LEN(backends) + 1];
+    size_t n = 0;
+
+    for (size_t i = 0; i < ARRAY_LEN(backends); i++)
+        if (backends[i].ops())
+            names[n++] = backends[i].name;
+    return names;
+}
+
+/* Find the table for a name; "auto" is the best one that knows the numerics. */
+static di_code find(const kernel_ops **out, const kernels_options *opt, di_status *st)
+{
+    bool any = strcmp(opt->backend, "auto") == 0;
+
+    for (size_t i = 0; i < ARRAY_LEN(backends); i++) {
+        const backend *b = &backends[i];
+        bool knows = opt->numerics == NUMERICS_RELEASE || b->ops == kernels_ref;
+
+        if (any ? !knows || !b->ops() : strcmp(opt->backend, b->name) != 0)
+            continue;
+        if (!knows)
+            return di_fail(st, DI_E_INVALID,
+                           "back end \"%s\" computes with the release's numerics only; "
+                           "use back end \"ref\" for the others",
+                           b->name);
+        *out = b->ops();
+        if (!*out)
+            return di_fail(st, DI_E_UNSUPPORTED,
+                           "back end \"%s\" needs %s, which this build or this processor (%s) "
+                           "lacks; use \"auto\"",
+                           b->name, b->needs, cpu_name());
+        return DI_OK;
+    }
+    return di_fail(st, DI_E_INVALID, "there is no back end \"%s\"; use auto, avx512, avx2 or ref",
+                   opt->backend);
+}
+
+di_code kernels_open(kernels **out, const kernels_options *opt, di_status *st)
+{
+    di_code rc = DI_OK;
+    const kernel_ops *ops = NULL;
+    kernels *k = NULL;
+
+    *out = NULL;
+    DI_TRY(find(&ops, opt, st));
+    k = mem_try_calloc(1, sizeof *k);
+    if (!k) {
+        rc = di_fail(st, DI_E_NOMEM, "no memory for back end \"%s\"", ops->name);
+        goto done;
+    }
+    *k = (kernels){
+        .ops = ops,
+        .act = ops == kernels_ref() ? DTYPE_F32 : DTYPE_BF16,
+        .kv = opt->numerics == NUMERICS_F32 ? KV_F32 : KV_PACKED,
+        .numerics = opt->numerics,
+    };
+    DI_TRY(pool_new(&k->pool, opt->n_threads, st));
+    *out = k;
+    k = NULL;
+done:
+    kernels_close(k);
+    return rc;
+}
+
+void kernels_close(kernels *k)
+{
+    if (!k)
+        return;
+    k->ops->close(k);
+    pool_free(k->pool);
+    mem_free(k);
+}
