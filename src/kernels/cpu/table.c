@@ -1,0 +1,170 @@
+/* The operation table of one instruction set, and what is not an operation: scratch, buffers,
+ * copies. Device memory is host memory. */
+#include "kernels/cpu/cpu_internal.h"
+
+#include <string.h>
+
+#include "base/cpu.h"
+#include "base/mem.h"
+#include "formats/scalar.h"
+
+static size_t max_size(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static size_t round_up(size_t n)
+{
+    return (n + 4095) / 4096 * 4096;
+}
+
+static di_code reserve(kernels *k, const kernel_limits *lim, di_status *st)
+{
+    cpu_impl *c = k->impl;
+    int n_threads = cpu_threads(k);
+    size_t thread, shared, bytes;
+    uint8_t *scratch = NULL;
+
+    thread = max_size(CPU_FN(linear_thread_bytes)(lim), CPU_FN(experts_thread_bytes)(lim));
+    thread = round_up(max_size(thread, CPU_FN(rows_thread_bytes)(lim)));
+    shared = round_up(
+        max_size(CPU_FN(experts_shared_bytes)(lim), CPU_FN(rows_shared_bytes)(lim, n_threads)));
+    if (!c)
+        c = mem_try_calloc(1, sizeof *c);
+    if (c) { /* what was reserved stays enough */
+        thread = max_size(thread, c->thread_bytes);
+        shared = max_size(shared, c->shared_bytes);
+    }
+    if (c && size_mul(thread, (size_t)n_threads, &bytes) && size_add(bytes, shared, &bytes))
+        scratch = mem_try_aligned(bytes, 64);
+    k->impl = c;
+    if (!scratch)
+        return di_fail(st, DI_E_NOMEM, "no memory for the scratch of %d rows a step", lim->n_rows);
+    mem_free(c->scratch);
+    *c = (cpu_impl){.lim = *lim,
+                    .n_threads = n_threads,
+                    .scratch = scratch,
+                    .thread_bytes = thread,
+                    .shared_bytes = shared};
+    return DI_OK;
+}
+
+static size_t q8_row_bytes(const kernels *k, int cols)
+{
+    (void)k;
+    return (size_t)cols * sizeof(uint16_t);
+}
+
+static void *buf_new(kernels *k, size_t bytes)
+{
+    (void)k;
+    return mem_try_aligned(bytes, 64);
+}
+
+static void buf_free(kernels *k, void *buf)
+{
+    (void)k;
+    mem_free(buf);
+}
+
+static void put(kernels *k, void *dst, const void *host, size_t bytes)
+{
+    (void)k;
+    memcpy(dst, host, bytes);
+}
+
+static void get(kernels *k, void *host, const void *src, size_t bytes)
+{
+    (void)k;
+    memcpy(host, src, bytes);
+}
+
+static void put_act(kernels *k, void *dst, const float *host, size_t n)
+{
+    uint16_t *to = dst;
+
+    (void)k;
+    for (size_t i = 0; i < n; i++)
+        to[i] = bf16_from_f32(host[i]);
+}
+
+static void get_act(kernels *k, float *host, const void *src, size_t n)
+{
+    const uint16_t *from = src;
+
+    (void)k;
+    for (size_t i = 0; i < n; i++)
+        host[i] = bf16_to_f32(from[i]);
+}
+
+static di_code finish(kernels *k, di_status *st)
+{
+    (void)k;
+    (void)st;
+    return DI_OK;
+}
+
+static void close_impl(kernels *k)
+{
+    cpu_impl *c = k->impl;
+
+    if (c)
+        mem_free(c->scratch);
+    mem_free(c);
+    k->impl = NULL;
+}
+
+static const kernel_ops ops = {
+#if defined(CPU_AVX512)
+    .name = "avx512",
+#else
+    .name = "avx2",
+#endif
+    .load = CPU_FN(cpu_load),
+    .load_experts = CPU_FN(cpu_load_experts),
+    .unload = CPU_FN(cpu_unload),
+    .reserve = reserve,
+    .q8_row_bytes = q8_row_bytes,
+    .buf_new = buf_new,
+    .buf_free = buf_free,
+    .put = put,
+    .get = get,
+    .put_act = put_act,
+    .get_act = get_act,
+    .gather = CPU_FN(cpu_gather),
+    .rope_rows = CPU_FN(cpu_rope_rows),
+    .engram_gather = CPU_FN(cpu_engram_gather),
+    .engram_apply = CPU_FN(cpu_engram_apply),
+    .hc = CPU_FN(cpu_hc),
+    .tap = CPU_FN(cpu_tap),
+    .quantize = CPU_FN(cpu_quantize),
+    .linear = CPU_FN(cpu_linear),
+    .qkv = CPU_FN(cpu_qkv),
+    .compress_pool = CPU_FN(cpu_compress_pool),
+    .compress_store = CPU_FN(cpu_compress_store),
+    .index_scores = CPU_FN(cpu_index_scores),
+    .select = CPU_FN(cpu_select),
+    .attention = CPU_FN(cpu_attention),
+    .ring_commit = CPU_FN(cpu_ring_commit),
+    .route = CPU_FN(cpu_route),
+    .experts = CPU_FN(cpu_experts),
+    .confidence = CPU_FN(cpu_confidence),
+    .sample = CPU_FN(cpu_sample),
+    .logprobs = CPU_FN(cpu_logprobs),
+    .finish = finish,
+    .close = close_impl,
+};
+
+#if defined(CPU_AVX512)
+const kernel_ops *kernels_avx512(void)
+{
+    const cpu_features *f = cpu_get();
+
+    return f->avx512 && f->avx512_bf16 && f->avx512_vnni ? &ops : NULL;
+}
+#else
+const kernel_ops *kernels_avx2(void)
+{
+    return cpu_get()->avx2 ? &ops : NULL;
+}
+#endif
