@@ -10,8 +10,10 @@ void tok_append_lossy(str *out, const char *bytes, size_t n)
 {
     size_t from = 0, at = 0;
 
-    if (n == 0)
+    if (utf8_valid(bytes, n)) { /* the usual case, many bytes at a time */
+        str_append(out, bytes, n);
         return;
+    }
     while (at < n) {
         uint32_t cp;
         size_t len = utf8_read(bytes + at, n - at, &cp);
