@@ -30,6 +30,7 @@ di_code kv_seq_reserve(kv_seq *s, int64_t tokens, di_status *st);
 /* View for a step; valid until the sequence is reserved again or freed. */
 kv_view kv_seq_view(const kv_seq *s);
 
-/* Commit tokens: the sequence is now n tokens long (n may be smaller: roll back up to max_draft). */
+/* Commit tokens: the sequence is now n tokens long (n may be smaller: roll back up to max_draft).
+ */
 void kv_seq_set_len(kv_seq *s, int64_t n);
 int64_t kv_seq_len(const kv_seq *s);
