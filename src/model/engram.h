@@ -10,7 +10,8 @@
 typedef struct engram_hash engram_hash;
 
 /* Derive primes and multipliers from the configuration. `compressed` [vocab] is copied. Errors:
- * FORMAT when the compressed vocabulary or the table sizes do not match the configuration; NOMEM. */
+ * FORMAT when the compressed vocabulary or the table sizes do not match the configuration; NOMEM.
+ */
 di_code engram_hash_new(engram_hash **out, const model_config *c, const int32_t *compressed,
                         di_status *st);
 void engram_hash_free(engram_hash *h);

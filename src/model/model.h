@@ -27,7 +27,8 @@ typedef struct model_options {
 
 /* Load every weight of `c` into back end `k` and reserve the buffers of a step. Both are borrowed
  * and must outlive the model. `compressed` [vocab]: token id -> compressed id for Engram (may be
- * NULL when the model has no Engram layers); copied. Errors: INVALID, FORMAT (scale bytes), NOMEM. */
+ * NULL when the model has no Engram layers); copied. Errors: INVALID, FORMAT (scale bytes), NOMEM.
+ */
 di_code model_open(model **out, const checkpoint *c, kernels *k, const int32_t *compressed,
                    const model_options *opt, di_status *st);
 void model_close(model *m);
@@ -37,15 +38,15 @@ const kv_layout *model_kv_layout(const model *m);
 
 /* One sequence's rows in a step. */
 typedef struct seq_rows {
-    kv_view view;             /* view.len = position of the first row */
-    int n;                    /* rows */
-    const int32_t *token;     /* [n] ids; range-checked by the caller */
-    const int32_t *history;   /* the up to ngram-1 tokens before view.len, oldest first */
+    kv_view view;           /* view.len = position of the first row */
+    int n;                  /* rows */
+    const int32_t *token;   /* [n] ids; range-checked by the caller */
+    const int32_t *history; /* the up to ngram-1 tokens before view.len, oldest first */
     int n_history;
-    const uint8_t *image;     /* [n] or NULL: row lies in an image span (Engram dead, bias_vl) */
-    const uint8_t *history_image;         /* [n_history] or NULL */
-    const uint16_t *const *embedding;     /* [n] bf16 vectors or NULL entries, or NULL */
-    int n_logits;             /* the last n_logits rows get logits */
+    const uint8_t *image; /* [n] or NULL: row lies in an image span (Engram dead, bias_vl) */
+    const uint8_t *history_image;     /* [n_history] or NULL */
+    const uint16_t *const *embedding; /* [n] bf16 vectors or NULL entries, or NULL */
+    int n_logits;                     /* the last n_logits rows get logits */
 } seq_rows;
 
 /* Run one forward over the rows of n_seqs sequences. State is written for all rows (drafts that are

@@ -1,0 +1,175 @@
+/* The DSpark draft (spec section 7): stages over the main stream's taps, then a Markov chain of
+ * tokens over one block of logits. */
+#include "model/layer.h"
+#include "model/model_internal.h"
+
+/* Quantised taps of the tail rows, packed. Rows of one sequence are contiguous in both. */
+static void quantise_tail(model *m)
+{
+    const int32_t *row0 = m->rows.row0.host, *tail0 = m->tail.row0.host;
+    int cols = m->cfg.n_taps * m->cfg.hidden;
+    size_t q8 = m->k->ops->q8_row_bytes(m->k, cols);
+    size_t act = (size_t)cols * dtype_bytes(m->k->act);
+
+    for (int i = 0; i < m->tail.s.n_seqs; i++) {
+        int n = tail0[i + 1] - tail0[i], first = row0[i + 1] - n;
+
+        m->k->ops->quantize(m->k,
+                            &(quantize_args){.n = n,
+                                             .cols = cols,
+                                             .x = (const char *)m->b.taps + (size_t)first * act,
+                                             .q8 = (char *)m->b.taps_q8 + (size_t)tail0[i] * q8});
+    }
+}
+
+void draft_feed(model *m)
+{
+    const model_config *c = &m->cfg;
+    kernels *k = m->k;
+    int n = m->tail.s.n_rows;
+
+    trace_act(m, -1, "main_hidden", m->b.taps, m->rows.s.n_rows, c->n_taps * c->hidden);
+    quantise_tail(m);
+    k->ops->linear(
+        k, &(linear_args){
+               .w = m->w.main_proj, .n = n, .out = LINEAR_ACT, .x = m->b.taps_q8, .y = m->b.main});
+    /* A stream of one copy with weight 1: norm and quantisation alone. */
+    k->ops->hc(k, &(hc_args){.n = n,
+                             .hc = 1,
+                             .dim = c->hidden,
+                             .eps = c->rms_eps,
+                             .x = m->b.main,
+                             .norm = m->w.main_norm,
+                             .out_q8 = m->b.main_q8});
+    for (int s = 0; s < m->plan.n_stages; s++) {
+        int layer = m->plan.n_layers + s;
+        const layer_weights *w = &m->w.layer[layer];
+
+        k->ops->linear(
+            k, &(linear_args){
+                   .w = w->stage_wkv, .n = n, .out = LINEAR_ACT, .x = m->b.main_q8, .y = m->b.qkv});
+        k->ops->qkv(k, &(qkv_args){.n = n,
+                                   .dim = c->head_dim,
+                                   .rope = c->rope_dim,
+                                   .eps = c->rms_eps,
+                                   .qkv = m->b.qkv,
+                                   .kv_norm = w->kv_norm,
+                                   .cs = m->tail.cs_window,
+                                   .layout = &m->layout,
+                                   .kv_rows = m->b.kv_rows});
+        k->ops->ring_commit(
+            k, &(ring_commit_args){
+                   .s = &m->tail.s, .layout = &m->layout, .ring = layer, .kv_rows = m->b.kv_rows});
+    }
+}
+
+/* Logits of all positions before the Markov correction, [block][n_seqs][vocab]. */
+static void base_logits(model *m)
+{
+    kernels *k = m->k;
+
+    k->ops->hc(k, &(hc_args){.n = m->n_head,
+                             .hc = m->cfg.hc,
+                             .dim = m->cfg.hidden,
+                             .eps = m->cfg.rms_eps,
+                             .x = m->b.x,
+                             .rows = m->head_rows.dev,
+                             .pre_in = m->pre,
+                             .norm = m->w.draft_norm,
+                             .collapsed = m->b.collapsed,
+                             .out = m->b.head_in});
+    trace_act(m, -1, "draft.hidden", m->b.collapsed, m->n_head, m->cfg.hidden);
+    k->ops->linear(k, &(linear_args){.w = m->w.head,
+                                     .n = m->n_head,
+                                     .out = LINEAR_F32,
+                                     .x = m->b.head_in,
+                                     .y = m->b.draft_logits});
+}
+
+/* Position p of the block: add the bias of the token before, judge, choose. */
+static void markov_step(model *m, const draft_rows *seq, int n_seqs, int p)
+{
+    const model_config *c = &m->cfg;
+    kernels *k = m->k;
+    size_t first = (size_t)p * (size_t)n_seqs;
+    float *logits = m->b.draft_logits + first * (size_t)c->vocab;
+
+    k->ops->gather(k, &(gather_args){.table = m->w.markov_embed,
+                                     .n = n_seqs,
+                                     .copies = 1,
+                                     .ids = m->b.draft_tok + first,
+                                     .out = m->b.markov});
+    k->ops->linear(k, &(linear_args){.w = m->w.markov_head,
+                                     .n = n_seqs,
+                                     .accumulate = true,
+                                     .out = LINEAR_F32,
+                                     .x = m->b.markov,
+                                     .y = logits});
+    k->ops->confidence(k, &(confidence_args){.n = n_seqs,
+                                             .dim = c->hidden,
+                                             .rank = c->markov_rank,
+                                             .h = (const char *)m->b.collapsed +
+                                                  first * (size_t)c->hidden * dtype_bytes(k->act),
+                                             .e = m->b.markov,
+                                             .w = m->w.confidence,
+                                             .out = m->b.draft_conf + first});
+    for (int i = 0; i < n_seqs; i++) {
+        m->sample[i] = seq[i].row ? *seq[i].row : (sample_row){0};
+        m->sample[i].position = seq[i].view.len + 1 + p;
+    }
+    k->ops->sample(k, &(sample_args){.n = n_seqs,
+                                     .vocab = c->vocab,
+                                     .logits = logits,
+                                     .row = m->sample,
+                                     .token = m->b.draft_tok + first + n_seqs});
+}
+
+di_code draft_propose(model *m, const draft_rows *seq, int n_seqs, int block, int32_t *draft,
+                      float *confidence, di_status *st)
+{
+    di_code rc = DI_OK;
+    kernels *k = m->k;
+    int32_t *tok = m->draft_host;
+    size_t n = (size_t)n_seqs * (size_t)block;
+
+    base_logits(m);
+    for (int i = 0; i < n_seqs; i++)
+        tok[i] = seq[i].token;
+    k->ops->put(k, m->b.draft_tok, tok, (size_t)n_seqs * sizeof *tok);
+    for (int p = 0; p < block; p++)
+        markov_step(m, seq, n_seqs, p);
+    trace_f32(m, -1, "draft.logits", m->b.draft_logits, (int64_t)n, m->cfg.vocab);
+    DI_TRY(k->ops->finish(k, st));
+    /* [block][n_seqs] on the device, [n_seqs][block] for the caller; one column at a time */
+    for (int p = 0; p < block; p++) {
+        size_t at = (size_t)p * (size_t)n_seqs;
+        k->ops->get(k, tok, m->b.draft_tok + at + n_seqs, (size_t)n_seqs * sizeof *tok);
+        k->ops->get(k, m->conf_host, m->b.draft_conf + at, (size_t)n_seqs * sizeof *m->conf_host);
+        for (int i = 0; i < n_seqs; i++) {
+            draft[i * block + p] = tok[i];
+            confidence[i * block + p] = m->conf_host[i];
+        }
+    }
+done:
+    return rc;
+}
+
+di_code model_draft(model *m, const draft_rows *seq, int n_seqs, int block, int32_t *draft,
+                    float *confidence, di_status *st)
+{
+    di_code rc = DI_OK;
+
+    if (block == 0)
+        block = m->cfg.draft_block < m->opt.max_draft ? m->cfg.draft_block : m->opt.max_draft;
+    DI_TRY(layer_begin_draft(m, seq, n_seqs, block, st));
+    for (int l = m->plan.n_layers; l < m->plan.n_layers + m->plan.n_stages; l++) {
+        layer_enter(m, l, HC_ATTN);
+        layer_attention(m, l);
+        layer_enter(m, l, HC_FFN);
+        layer_ffn(m, l);
+    }
+    layer_leave(m);
+    DI_TRY(draft_propose(m, seq, n_seqs, block, draft, confidence, st));
+done:
+    return rc;
+}

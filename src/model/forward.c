@@ -1,0 +1,60 @@
+/* The forward pass (spec section 3): written once, over the operation table. */
+#include "model/layer.h"
+#include "model/model_internal.h"
+
+/* One block on the stream. The sublayers' outputs are expanded by the call behind them. */
+static void run_layer(model *m, int layer)
+{
+    const layer_plan *p = &m->plan.layer[layer];
+
+    if (p->engram >= 0)
+        layer_engram(m, layer);
+    layer_enter(m, layer, HC_ATTN);
+    if (p->tap >= 0 && m->plan.n_stages > 0)
+        layer_tap(m, layer);
+    layer_attention(m, layer);
+    layer_enter(m, layer, HC_FFN);
+    layer_ffn(m, layer);
+}
+
+/* Collapse, norm and logits of the head rows only. */
+static void run_head(model *m)
+{
+    kernels *k = m->k;
+
+    if (m->n_head == 0)
+        return;
+    k->ops->hc(k, &(hc_args){.n = m->n_head,
+                             .hc = m->cfg.hc,
+                             .dim = m->cfg.hidden,
+                             .eps = m->cfg.rms_eps,
+                             .x = m->b.x,
+                             .rows = m->head_rows.dev,
+                             .pre_in = m->pre,
+                             .norm = m->w.norm,
+                             .collapsed = m->b.collapsed,
+                             .out = m->b.head_in});
+    trace_act(m, -1, "final", m->b.collapsed, m->n_head, m->cfg.hidden);
+    k->ops->linear(k, &(linear_args){.w = m->w.head,
+                                     .n = m->n_head,
+                                     .out = LINEAR_F32,
+                                     .x = m->b.head_in,
+                                     .y = m->b.logits});
+}
+
+di_code model_forward(model *m, const seq_rows *seq, int n_seqs, float **logits, di_status *st)
+{
+    di_code rc = DI_OK;
+
+    DI_TRY(layer_begin(m, seq, n_seqs, st));
+    for (int l = 0; l < m->plan.n_layers; l++)
+        run_layer(m, l);
+    layer_leave(m);
+    if (m->plan.n_stages > 0)
+        draft_feed(m);
+    run_head(m);
+    DI_TRY(m->k->ops->finish(m->k, st));
+    *logits = m->b.logits;
+done:
+    return rc;
+}

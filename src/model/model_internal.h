@@ -1,0 +1,166 @@
+/* The model as its own files see it: weights, buffers of a step, and the parts of a forward pass.
+ * Thread: engine thread only. */
+#pragma once
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checkpoint/checkpoint.h"
+#include "formats/scalar.h"
+#include "kernels/kernels.h"
+#include "model/engram.h"
+#include "model/model.h"
+#include "model/plan.h"
+
+typedef struct hc_weights {
+    weight *fn, *base, *scale;
+} hc_weights;
+
+/* Weights of a layer or draft stage; NULL where the plan gives it no such part. */
+typedef struct layer_weights {
+    hc_weights hc_attn, hc_ffn;
+    weight *attn_norm, *ffn_norm;
+    weight *wqkv; /* [wq_a; wkv] */
+    weight *q_norm, *kv_norm, *wq_b, *sink, *wo_a, *wo_b;
+    weight *compress; /* KV sources: wkv, behind it wgate where the ratio is above 1 */
+    weight *compress_norm, *index_wk, *index_k_norm;
+    weight *index_wq_b, *index_w; /* index sources */
+    weight *gate, *bias, *bias_vl, *experts;
+    weight *engram_table, *engram_wkv, *engram_q, *engram_k;
+    weight *stage_wkv; /* draft stages: wkv alone, for the rows of the main stream */
+} layer_weights;
+
+typedef struct model_weights {
+    layer_weights layer[CFG_MAX_LAYERS];
+    weight *embed, *norm, *head;
+    weight *main_proj, *main_norm; /* draft */
+    weight *draft_norm, *markov_embed, *markov_head, *confidence;
+    weight **all; /* every one above, for unload */
+    int n_all, cap_all;
+} model_weights;
+
+/* An array that is written on the host and read by operations. */
+typedef struct dual {
+    void *host, *dev;
+} dual;
+
+/* Rows of a step (kernels/step.h): host arrays, their device copies, and the view for operations.
+ */
+typedef struct step_rows {
+    step s; /* device pointers */
+    dual row0, seq, pos, image, view;
+    float *cs_window, *cs_comp; /* [rows][half][2] device */
+} step_rows;
+
+/* Compression groups that the step completes, for one ratio. */
+typedef struct step_comp {
+    step_groups g; /* device pointers */
+    dual last_row, entry, first_pos;
+    float *cs; /* [groups][half][2] at the groups' first positions */
+} step_comp;
+
+/* Device buffers of a step, R = cap_rows. "act" elements are kernels.act. */
+typedef struct model_buffers {
+    void *x;                        /* [R][hc][D] act: the stream */
+    void *in, *in_q8;               /* [R][D] act, q8: a sublayer's input */
+    void *y;                        /* [R][D] act: a sublayer's output */
+    float *pre[2];                  /* [R][hc] */
+    float *post, *comb;             /* [R][hc], [R][hc][hc] */
+    void *qkv, *qr_q8;              /* [R][q_rank + head_dim] act; [R] q8 rows of q_rank */
+    uint8_t *kv_rows;               /* [R] ring rows */
+    void *q, *o;                    /* [R][heads * head_dim] act */
+    void *low_q8;                   /* [R] q8 rows of groups * o_rank */
+    void *proj;                     /* [R][2 * head_dim] f32 or [R][head_dim] act */
+    void *lat, *key_raw;            /* [R][head_dim], [R][index_dim] act */
+    void *iq, *iw;                  /* [R][index_heads * index_dim], [R][index_heads] act */
+    float *scores;                  /* score_cap floats: a tile of index scores */
+    int32_t *sel, *n_sel;           /* [R][topk], [R] */
+    float *gate_logits;             /* [R][experts] */
+    int32_t *expert_ids;            /* [R][active] */
+    float *expert_w;                /* [R][active] */
+    void *mem_q8, *mem_kv;          /* [R] q8 rows of an Engram read; [R][(hc+1) * D] act */
+    float *mem_gate;                /* [R][hc] */
+    void *taps;                     /* [R][n_taps * D] act */
+    void *taps_q8, *main, *main_q8; /* [R] of the tail rows */
+    void *head_in, *collapsed;      /* [cap_head][D] act */
+    float *logits;                  /* [max_logit_rows][vocab] */
+    float *draft_logits;            /* [max_seqs * max_draft][vocab] */
+    int32_t *draft_tok;             /* [(max_draft + 1)][max_seqs] */
+    void *markov;                   /* [max_seqs][rank] act */
+    float *draft_conf;              /* [max_draft][max_seqs] */
+} model_buffers;
+
+struct model {
+    kernels *k;
+    const checkpoint *ckpt;
+    model_config cfg;
+    model_options opt; /* defaults filled in */
+    plan plan;
+    kv_layout layout;
+    engram_hash *hash;
+    model_weights w;
+    float *freq_window, *freq_comp; /* device */
+
+    int cap_rows;     /* rows of a step or of a draft */
+    int cap_head;     /* rows of the head */
+    size_t score_cap; /* floats */
+    step_rows rows;   /* of the forward or of the draft that runs */
+    step_rows tail;   /* the last ring_rows rows of every sequence, packed */
+    step_comp comp[PLAN_MAX_RATIOS];
+    int64_t max_pos; /* largest position of the step */
+    candidates cand;
+    dual token, vectors, engram_ids, head_rows; /* engram_ids [n_engram][R][cols] */
+    int n_head;                                 /* rows of head_rows */
+    sample_row *sample;                         /* [max_seqs] host */
+    int32_t *draft_host;                        /* [max_seqs] host */
+    float *conf_host;                           /* [max_seqs] host */
+    model_buffers b;
+    void **bufs; /* every device buffer, for free */
+    int n_bufs, cap_bufs;
+    void **hosts; /* every host half of a dual */
+    int n_hosts, cap_hosts;
+
+    /* State of a pass. */
+    const float *pre; /* what the next collapse uses; NULL = (1, 0, ...) */
+    int pre_idx;      /* buffer that the next mix writes */
+    bool pending;     /* y waits to be expanded into x */
+
+    model_trace trace;
+    void *trace_arg;
+    float *trace_buf; /* host */
+    size_t trace_cap;
+};
+
+/* bind.c: load every weight. */
+di_code model_bind(model *m, di_status *st);
+void model_unbind(model *m);
+
+/* buffers.c: everything that a step needs. */
+di_code model_reserve(model *m, di_status *st);
+void model_release(model *m);
+
+/* step.c: metadata of a step, host and device. */
+di_code step_begin(model *m, const seq_rows *seq, int n_seqs, di_status *st);
+di_code step_begin_draft(model *m, const draft_rows *seq, int n_seqs, int block, di_status *st);
+
+static inline const char *layer_prefix(const model *m, int l, char buf[32])
+{
+    int n = m->plan.n_layers;
+
+    snprintf(buf, 32, l < n ? "layers.%d." : "mtp.%d.", l < n ? l : l - n);
+    return buf;
+}
+
+/* trace.c: give an activation to the trace hook; nothing happens without one. `name` is
+ * printf-style behind the layer's prefix (layer < 0: none). */
+void trace_act(model *m, int layer, const char *name, const void *act, int64_t rows, int64_t cols);
+void trace_f32(model *m, int layer, const char *name, const float *data, int64_t rows,
+               int64_t cols);
+void trace_i32(model *m, int layer, const char *name, const int32_t *data, int64_t rows,
+               int64_t cols);
+/* The selection of the step as 0 or 1 per row and entry; how far the scores of rows row0.. of a
+ * tile are from choosing another entry or candidate block. */
+void trace_selection(model *m, int layer);
+void trace_margins(model *m, int layer, int row0, int n, int64_t stride);
