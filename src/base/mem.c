@@ -27,7 +27,11 @@ __attribute__((constructor)) static void read_environment(void)
 
 void *mem_try_calloc(size_t count, size_t size)
 {
-    return may_allocate() ? calloc(count ? count : 1, size ? size : 1) : NULL;
+    size_t bytes;
+
+    if (!size_mul(count, size, &bytes) || !may_allocate())
+        return NULL;
+    return calloc(bytes ? bytes : 1, 1);
 }
 
 void *mem_try_realloc(void *p, size_t count, size_t size)
@@ -59,7 +63,7 @@ void *mem_try_aligned(size_t bytes, size_t align)
 
 char *mem_try_strndup(const char *s, size_t n)
 {
-    char *p = mem_try_calloc(n + 1, 1);
+    char *p = n < SIZE_MAX ? mem_try_calloc(n + 1, 1) : NULL;
 
     if (p)
         memcpy(p, s, n);
