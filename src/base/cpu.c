@@ -50,9 +50,9 @@ static void read_name(void)
     char text[sizeof words + 1] = {0};
     const char *s = text;
 
-    for (unsigned i = 0; i < 3; i++)
-        if (!__get_cpuid(0x80000002u + i, &words[4 * i], &words[4 * i + 1], &words[4 * i + 2],
-                         &words[4 * i + 3]))
+    for (size_t i = 0; i < 3; i++)
+        if (!__get_cpuid(0x80000002u + (unsigned)i, &words[4 * i], &words[4 * i + 1],
+                         &words[4 * i + 2], &words[4 * i + 3]))
             return;
     memcpy(text, words, sizeof words);
     s += strspn(s, " ");

@@ -14,6 +14,7 @@
 /* Open for reading and look at what it is. The caller closes *fd when it is >= 0. */
 static di_code open_file(int *fd, struct stat *info, const char *path, di_status *st)
 {
+    *info = (struct stat){0};
     *fd = open(path, O_RDONLY | O_CLOEXEC);
     if (*fd < 0 || fstat(*fd, info) != 0)
         return di_fail(st, DI_E_IO, "could not open \"%s\": %s", path, errno_text(errno));
@@ -54,7 +55,7 @@ done:
 void file_map_close(file_map *m)
 {
     if (m->data)
-        munmap((void *)(uintptr_t)m->data, m->bytes);
+        munmap((void *)m->data, m->bytes);
     *m = (file_map){0};
 }
 
@@ -67,7 +68,7 @@ void file_map_drop(const file_map *m, size_t offset, size_t bytes)
         end = m->bytes;
     /* A page shared with a neighbour that is still in use is only read again: the map is clean. */
     if (begin < end)
-        madvise((void *)(uintptr_t)(m->data + begin), end - begin, MADV_DONTNEED);
+        madvise((void *)(m->data + begin), end - begin, MADV_DONTNEED);
 }
 
 /* Read until the end of the file or until `cap` bytes are there; -1 with errno set on failure. */

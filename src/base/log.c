@@ -13,6 +13,7 @@ static log_level max_level = LOG_WARN;
 
 __attribute__((constructor)) static void read_environment(void)
 {
+    /* NOLINTNEXTLINE(concurrency-mt-unsafe): a constructor runs before there are threads */
     const char *s = getenv("DI_LOG");
 
     for (int i = 0; s && i < (int)(sizeof level_names / sizeof *level_names); i++)

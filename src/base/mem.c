@@ -19,6 +19,7 @@ static bool may_allocate(void)
 
 __attribute__((constructor)) static void read_environment(void)
 {
+    /* NOLINTNEXTLINE(concurrency-mt-unsafe): a constructor runs before there are threads */
     const char *s = getenv("DI_FAIL_ALLOC");
 
     if (s)
