@@ -1,2 +1,4 @@
-di_test(tokenizer_test SOURCES ${CMAKE_CURRENT_SOURCE_DIR}/unit/tokenizer_test.c
-        USES base tokenizer LABELS unit)
+foreach(name tokenizer_test tokenizer_load_test)
+  di_test(${name} SOURCES ${CMAKE_CURRENT_SOURCE_DIR}/unit/${name}.c USES base tokenizer
+          LABELS unit)
+endforeach()

@@ -292,8 +292,49 @@ static void test_every_single_byte_has_an_id(void **state)
     }
 }
 
-/* Both ways of merging (scan and heap) give the same: the long text is the short one many times,
- * between pieces. */
+/* The definition of BPE, in the slowest way; returns the number of ids. */
+static size_t merge_naively(const char *text, size_t n, int32_t *id)
+{
+    for (size_t i = 0; i < n; i++)
+        id[i] = tok->byte_id[(uint8_t)text[i]];
+    for (;;) {
+        uint32_t best = TOK_NO_RANK;
+        size_t at = 0;
+
+        for (size_t i = 0; i + 1 < n; i++)
+            if (tok_merge_rank(tok, id[i], id[i + 1]) < best) {
+                best = tok_merge_rank(tok, id[i], id[i + 1]);
+                at = i;
+            }
+        if (best == TOK_NO_RANK)
+            return n;
+        id[at] = tok->merged[best];
+        memmove(id + at + 1, id + at + 2, (n - at - 2) * sizeof *id);
+        n--;
+    }
+}
+
+static void test_short_and_long_pieces_merge_by_rank(void **state)
+{
+    static const char letters[] = "etaoinshrdluabab";
+    char text[200];
+    int32_t want[200];
+    uint32_t seed = 1;
+
+    (void)state;
+    for (size_t n = 1; n <= sizeof text; n++)
+        for (int round = 0; round < 5; round++) {
+            tok_ids got;
+
+            for (size_t i = 0; i < n; i++) {
+                seed = seed * 1664525 + 1013904223;
+                text[i] = letters[seed >> 28];
+            }
+            got = encode(text, n, false);
+            assert_ids(got, want, merge_naively(text, n, want));
+        }
+}
+
 static void test_long_pieces_are_not_quadratic(void **state)
 {
     const size_t n = 1000000;
@@ -447,6 +488,7 @@ int main(void)
         cmocka_unit_test(test_symbols_and_bytes_of_an_id),
         cmocka_unit_test(test_ill_formed_bytes_read_as_replacement_characters),
         cmocka_unit_test(test_every_single_byte_has_an_id),
+        cmocka_unit_test(test_short_and_long_pieces_merge_by_rank),
         cmocka_unit_test(test_long_pieces_are_not_quadratic),
         cmocka_unit_test(test_decoder_never_splits_a_character),
         cmocka_unit_test(test_decoder_holds_ill_formed_bytes_until_a_good_one),
