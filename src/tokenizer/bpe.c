@@ -31,6 +31,14 @@ bool tok_ids_reserve(tok_ids *out, size_t n)
     return true;
 }
 
+di_code tok_ids_push(tok_ids *ids, int32_t id, di_status *st)
+{
+    if (!tok_ids_reserve(ids, 1))
+        return di_fail(st, DI_E_NOMEM, "no memory for token ids");
+    ids->ids[ids->n++] = id;
+    return DI_OK;
+}
+
 void tok_ids_fini(tok_ids *ids)
 {
     mem_free(ids->ids);

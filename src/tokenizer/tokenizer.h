@@ -19,6 +19,8 @@ typedef struct tok_ids {
     size_t n, cap;
 } tok_ids;
 void tok_ids_fini(tok_ids *ids);
+/* Append one id. Errors: NOMEM. */
+di_code tok_ids_push(tok_ids *ids, int32_t id, di_status *st);
 
 /* Load tokenizer.json. Errors: IO, FORMAT (names the file, the key and the entry), UNSUPPORTED (a
  * pre-tokenizer, normaliser or model of another kind: says which), NOMEM. */
