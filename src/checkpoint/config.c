@@ -23,7 +23,7 @@ typedef struct document {
     int n_ratio, n_engram_rows;
     int n_kv_heads, n_shared;
     float gate_temp;
-    bool attention_bias, tied;
+    bool attention_bias, tied, text_tied;
     int tile[2], n_tile;
 } document;
 
@@ -113,7 +113,7 @@ static const field text_fields[] = {
     {"swiglu_limit", FLOAT(c.swiglu_limit, 1e-3, 1e6)},
     {"rms_norm_eps", FLOAT(c.rms_eps, 1e-30, 1)},
     {"attention_bias", BOOL(attention_bias), OPT},
-    {"tie_word_embeddings", BOOL(tied), OPT},
+    {"tie_word_embeddings", BOOL(text_tied), OPT},
     {"max_position_embeddings", INT64(c.max_context, 1, 1 << 30)},
     {"rope_theta", FLOAT(c.rope_theta, 1.001, 1e12)},
     {"rope_scaling", SUB(rope_section)},
@@ -365,11 +365,11 @@ static di_code finish(document *d, const char *name, di_status *st)
     if (d->n_tile != 2)
         return di_fail(st, DI_E_FORMAT,
                        "\"%s\": quantization_config.weight_block_size must be [32, 32]", name);
-    if (d->attention_bias || d->tied)
+    if (d->attention_bias || d->tied || d->text_tied)
         return di_fail(
             st, DI_E_UNSUPPORTED,
             "\"%s\": %s is true; only false is supported, as in the DeepSeek-V4.1 release", name,
-            d->tied ? "tie_word_embeddings" : "text_config.attention_bias");
+            d->attention_bias ? "text_config.attention_bias" : "tie_word_embeddings");
     if (d->n_engram_rows != c->n_engram)
         return di_fail(st, DI_E_FORMAT,
                        "\"%s\": text_config.engram_num_embeddings has %d entries for the %d layers "
