@@ -1,0 +1,222 @@
+/* Every back end of this machine on the case table: against ref, and batch invariance. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/op_cases.h"
+
+typedef struct fixture {
+    const char *backend;
+    numerics numerics;
+} fixture;
+
+static kernels *open_backend(const char *name, numerics num, int n_threads)
+{
+    kernels *k = NULL;
+    di_status st = {0};
+    kernels_options opt = {.backend = name, .numerics = num, .n_threads = n_threads};
+    op_case small[256];
+    kernel_limits lim;
+    int n = 0;
+
+    for (int i = 0; i < n_op_cases && n < 256; i++)
+        if (!(op_cases[i].flags & OP_BIG))
+            small[n++] = op_cases[i];
+    lim = op_limits(small, n);
+    if (kernels_open(&k, &opt, &st) != DI_OK || k->ops->reserve(k, &lim, &st) != DI_OK)
+        fail_msg("%s", st.message);
+    return k;
+}
+
+/* The largest step between neighbouring values of a format, relative to the value. */
+static double step_of(const op_case *c, op_out_kind kind)
+{
+    switch (kind) {
+    case OUT_ACT:
+        return 0x1p-7;
+    case OUT_F32:
+        return c->rel;
+    case OUT_Q8:
+    case OUT_RING_ROWS:
+        return 0.1251; /* E4M3 */
+    case OUT_STATE:
+        return 1.0; /* E2M1: 0.5 to 1 */
+    case OUT_I32:
+        break;
+    }
+    return 0;
+}
+
+static double rms(const float *x, int64_t n)
+{
+    double sum = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        sum += (double)x[i] * (double)x[i];
+    return n ? sqrt(sum / (double)n) : 0;
+}
+
+static void compare(const op_case *c, op_inst *got_inst, op_inst *want_inst, int output)
+{
+    op_out_kind kind = op_output_kind(want_inst, output);
+    int64_t width, width_got, differ = 0;
+    float *want = op_fetch(want_inst, output, &width);
+    float *got = op_fetch(got_inst, output, &width_got);
+    bool exact = kind == OUT_I32 || c->flips == 0;
+
+    assert_int_equal(width, width_got);
+    for (int item = 0; item < c->items; item++) {
+        const float *w = want + item * width, *g = got + item * width;
+        double size = rms(w, width);
+
+        for (int64_t i = 0; i < width; i++) {
+            double off = fabs((double)g[i] - (double)w[i]);
+            double allowed =
+                exact ? 0 : step_of(c, kind) * fabs((double)w[i]) * 1.001 + c->abs * size;
+
+            if (!(off <= allowed))
+                fail_msg("%s \"%s\" %s: item %d element %lld is %.9g, ref has %.9g (rms %.3g)",
+                         op_name(c->op), c->name, op_output_name(want_inst, output), item,
+                         (long long)i, (double)g[i], (double)w[i], size);
+            differ += g[i] != w[i];
+        }
+    }
+    if (kind != OUT_F32 && (double)differ > c->flips * (double)(c->items * width) + 2)
+        fail_msg("%s \"%s\" %s: %lld of %lld elements differ from ref", op_name(c->op), c->name,
+                 op_output_name(want_inst, output), (long long)differ,
+                 (long long)(c->items * width));
+    free(want);
+    free(got);
+}
+
+static void test_equals_ref(void **state)
+{
+    const fixture *f = *state;
+    kernels *ref = open_backend("ref", f->numerics, 1);
+    kernels *fast = open_backend(f->backend, f->numerics, 2);
+
+    for (int i = 0; i < n_op_cases; i++) {
+        const op_case *c = &op_cases[i];
+        op_inst *want, *got;
+
+        if (c->flags & OP_BIG)
+            continue;
+        want = op_new(ref, c, NULL, c->items);
+        got = op_new(fast, c, NULL, c->items);
+        op_run(want);
+        op_run(got);
+        for (int out = 0; out < op_n_outputs(want); out++)
+            compare(c, got, want, out);
+        op_free(want);
+        op_free(got);
+    }
+    kernels_close(ref);
+    kernels_close(fast);
+}
+
+/* The outputs of a selection of items have the bits that those items have among all. */
+static void check_selection(kernels *k, const op_case *c, float *const *all, const int64_t *widths,
+                            const int *item, int n)
+{
+    op_inst *o = op_new(k, c, item, n);
+
+    op_run(o);
+    for (int out = 0; out < op_n_outputs(o); out++) {
+        int64_t width;
+        float *y = op_fetch(o, out, &width);
+
+        for (int i = 0; i < n; i++) {
+            int64_t both = width < widths[out] ? width : widths[out];
+            const float *a = y + i * width, *b = all[out] + item[i] * widths[out];
+
+            if (memcmp(a, b, (size_t)both * sizeof *a) != 0)
+                fail_msg("%s \"%s\" %s: item %d has other bits as row %d of %d", op_name(c->op),
+                         c->name, op_output_name(o, out), item[i], i, n);
+        }
+        free(y);
+    }
+    op_free(o);
+}
+
+/* Alone; some in another order and place; all in reverse; on one thread and on two. */
+static void check_invariance(kernels *one, kernels *two, const op_case *c)
+{
+    op_inst *o = op_new(one, c, NULL, c->items);
+    float *all[16];
+    int64_t widths[16];
+    int n_outputs = op_n_outputs(o), *item = malloc((size_t)c->items * sizeof *item);
+
+    assert_non_null(item);
+    op_run(o);
+    for (int out = 0; out < n_outputs; out++)
+        all[out] = op_fetch(o, out, &widths[out]);
+    op_free(o);
+    for (int i = 0; i < c->items; i += 1 + c->items / 5) {
+        check_selection(one, c, all, widths, &i, 1);
+        check_selection(two, c, all, widths, &i, 1);
+    }
+    for (int n = 2; n < c->items; n = n * 2 + 1) {
+        for (int i = 0; i < n; i++)
+            item[i] = (i * 7 + n) % c->items;
+        check_selection(n % 2 ? one : two, c, all, widths, item, n);
+    }
+    for (int i = 0; i < c->items; i++)
+        item[i] = c->items - 1 - i;
+    check_selection(two, c, all, widths, item, c->items);
+    for (int out = 0; out < n_outputs; out++)
+        free(all[out]);
+    free(item);
+}
+
+static void test_bits_of_a_row_do_not_depend_on_the_batch(void **state)
+{
+    const fixture *f = *state;
+    kernels *one = open_backend(f->backend, f->numerics, 1);
+    kernels *two = open_backend(f->backend, f->numerics, 2);
+
+    for (int i = 0; i < n_op_cases; i++)
+        if (!(op_cases[i].flags & OP_BIG))
+            check_invariance(one, two, &op_cases[i]);
+    kernels_close(one);
+    kernels_close(two);
+}
+
+#define MAX_TESTS 16
+
+int main(void)
+{
+    static fixture fixtures[MAX_TESTS];
+    static char names[MAX_TESTS][96];
+    struct CMUnitTest tests[MAX_TESTS];
+    int n = 0;
+
+    for (const char *const *b = kernels_available(); *b && n + 2 < MAX_TESTS; b++) {
+        fixtures[n] = (fixture){.backend = *b, .numerics = NUMERICS_RELEASE};
+        snprintf(names[n], sizeof names[n], "bits of a row do not depend on the batch: %s", *b);
+        tests[n] = (struct CMUnitTest){.name = names[n],
+                                       .test_func = test_bits_of_a_row_do_not_depend_on_the_batch,
+                                       .initial_state = &fixtures[n]};
+        n++;
+        if (strcmp(*b, "ref") == 0)
+            continue;
+        fixtures[n] = fixtures[n - 1];
+        snprintf(names[n], sizeof names[n], "equals ref: %s", *b);
+        tests[n] = (struct CMUnitTest){
+            .name = names[n], .test_func = test_equals_ref, .initial_state = &fixtures[n]};
+        n++;
+    }
+    fixtures[n] = (fixture){.backend = "ref", .numerics = NUMERICS_F32};
+    tests[n] =
+        (struct CMUnitTest){.name = "bits of a row do not depend on the batch: ref, numerics f32",
+                            .test_func = test_bits_of_a_row_do_not_depend_on_the_batch,
+                            .initial_state = &fixtures[n]};
+    n++;
+    return _cmocka_run_group_tests("kernels", tests, (size_t)n, NULL, NULL);
+}

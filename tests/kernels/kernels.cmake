@@ -1,0 +1,3 @@
+set(op_case_sources kernels/cases.c kernels/op_inst.c kernels/op_rows.c kernels/op_seq.c)
+di_test(test_kernel_backends SOURCES kernels/backend_test.c ${op_case_sources}
+        USES base formats tensor kernels LINK m LABELS kernels TIMEOUT 600)
