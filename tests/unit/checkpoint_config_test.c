@@ -402,8 +402,7 @@ static void test_deep_nesting_is_refused(void **state)
 
     (void)state;
     assert_non_null(text);
-    strcpy(text, "{\"a\": ");
-    memset(text + strlen(text), '[', DEPTH);
+    memset(text + snprintf(text, 16, "{\"a\": "), '[', DEPTH);
     assert_refused(text, DI_E_FORMAT, "config.json");
     mem_free(text);
 }

@@ -1,5 +1,6 @@
 /* Sizes of the released model (spec section 11), from its configuration and from the skeleton that
- * tools/make_skeleton.py writes: argument 1 is the folder of the skeleton. */
+ * tools/make_skeleton.py writes: argument 1 is the folder of the skeleton, argument 2 that of the
+ * small configuration. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -17,7 +18,7 @@
 
 #define FLASH "tests/data/checkpoint/config.flash.json"
 
-static const char *skeleton;
+static const char *skeleton, *small_skeleton;
 
 static model_sizes flash_sizes(void)
 {
@@ -126,18 +127,37 @@ static void test_skeleton_of_the_release_opens_in_two_seconds(void **state)
     checkpoint_close(c);
 }
 
+/* Two lists of tensors, written down independently, for a configuration unlike the release. */
+static void test_skeleton_of_the_small_configuration_opens(void **state)
+{
+    di_status st = {.code = DI_OK};
+    checkpoint *c;
+
+    (void)state;
+    if (checkpoint_open(&c, small_skeleton, false, &st) != DI_OK)
+        fail_msg("%s", st.message);
+    assert_int_equal(checkpoint_n_shards(c), 5);
+    assert_int_equal(checkpoint_config(c)->n_layers, 4);
+    if (checkpoint_verify(c, NULL, NULL, &st) != DI_OK) /* holes read as zeros: 2^-127 */
+        fail_msg("%s", st.message);
+    checkpoint_close(c);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parts_equal_the_table),
         cmocka_unit_test(test_costs_of_a_token),
         cmocka_unit_test(test_skeleton_of_the_release_opens_in_two_seconds),
+        cmocka_unit_test(test_skeleton_of_the_small_configuration_opens),
     };
 
-    if (argc != 2) {
-        fprintf(stderr, "usage: %s SKELETON_DIR (written by tools/make_skeleton.py)\n", argv[0]);
+    if (argc != 3) {
+        fprintf(stderr, "usage: %s RELEASE_DIR SMALL_DIR (written by tools/make_skeleton.py)\n",
+                argv[0]);
         return 2;
     }
     skeleton = argv[1];
+    small_skeleton = argv[2];
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
