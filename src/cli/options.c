@@ -1,0 +1,188 @@
+/* Table -> getopt_long -> typed values. See options.h. */
+#include "cli/options.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+#define MAX_OPTIONS 48
+#define HELP_COLUMN 24
+
+static void print_help(const opt_program *p)
+{
+    printf("Usage: deepinfer %s %s\n\n%s\n\nOptions:\n", p->name, p->usage, p->summary);
+    for (size_t i = 0; i <= p->n; i++) {
+        static const opt help = {.name = "help", .letter = 'h', .help = "show this text"};
+        const opt *o = i < p->n ? &p->options[i] : &help;
+        char left[64], letter[8] = "    ";
+
+        if (o->letter)
+            snprintf(letter, sizeof letter, "-%c, ", o->letter);
+        snprintf(left, sizeof left, "%s--%s%s%s", letter, o->name, o->arg ? " " : "",
+                 o->arg ? o->arg : "");
+        printf("  %-*s %s\n", HELP_COLUMN, left, o->help);
+    }
+    if (p->notes)
+        printf("\n%s\n", p->notes);
+    puts("\n" CLI_EXIT_HELP);
+}
+
+static di_code out_of_range(const opt *o, const char *text, di_status *st)
+{
+    return di_fail(st, DI_E_INVALID, "--%s is \"%s\", but must be %s from %.15g to %.15g", o->name,
+                   text, o->kind == OPT_INT ? "an integer" : "a number", o->min, o->max);
+}
+
+static di_code set_int(const opt *o, const char *text, di_status *st)
+{
+    char *end;
+    long long v;
+
+    errno = 0;
+    v = strtoll(text, &end, 10);
+    if (errno || end == text || *end || (double)v < o->min || (double)v > o->max)
+        return out_of_range(o, text, st);
+    *(int64_t *)o->to = v;
+    return DI_OK;
+}
+
+static di_code set_real(const opt *o, const char *text, di_status *st)
+{
+    char *end;
+    double v = strtod(text, &end);
+
+    if (end == text || *end || !(v >= o->min && v <= o->max))
+        return out_of_range(o, text, st);
+    *(double *)o->to = v;
+    return DI_OK;
+}
+
+static di_code set_choice(const opt *o, const char *text, di_status *st)
+{
+    char all[200] = "";
+    size_t len = 0;
+
+    for (size_t i = 0; o->choices[i]; i++) {
+        if (strcmp(o->choices[i], text) == 0) {
+            *(const char **)o->to = o->choices[i];
+            return DI_OK;
+        }
+        len += (size_t)snprintf(all + len, sizeof all - len, "%s%s", i ? ", " : "", o->choices[i]);
+        if (len >= sizeof all)
+            break;
+    }
+    return di_fail(st, DI_E_INVALID, "--%s is \"%s\", but must be one of: %s", o->name, text, all);
+}
+
+static di_code set(const opt *o, const char *text, di_status *st)
+{
+    opt_list *list = o->to;
+
+    if (o->given)
+        *o->given = true;
+    switch (o->kind) {
+    case OPT_FLAG:
+        *(bool *)o->to = true;
+        return DI_OK;
+    case OPT_STRING:
+        *(const char **)o->to = text;
+        return DI_OK;
+    case OPT_INT:
+        return set_int(o, text, st);
+    case OPT_REAL:
+        return set_real(o, text, st);
+    case OPT_CHOICE:
+        return set_choice(o, text, st);
+    case OPT_LIST:
+        if (list->n == OPT_LIST_MAX)
+            return di_fail(st, DI_E_INVALID, "--%s is given more than %d times", o->name,
+                           OPT_LIST_MAX);
+        list->item[list->n++] = text;
+        return DI_OK;
+    }
+    return di_fail(st, DI_E_INTERNAL, "option --%s has no kind", o->name);
+}
+
+static di_code wrong_option(const opt_program *p, char **argv, int code, di_status *st)
+{
+    const char *word = argv[optind - 1];
+
+    if (code == ':')
+        return di_fail(st, DI_E_INVALID, "option %s needs an argument (see deepinfer %s --help)",
+                       word, p->name);
+    if (optopt && strncmp(word, "--", 2) != 0)
+        return di_fail(st, DI_E_INVALID, "unknown option -%c (see deepinfer %s --help)", optopt,
+                       p->name);
+    return di_fail(st, DI_E_INVALID, "unknown or ambiguous option %s (see deepinfer %s --help)",
+                   word, p->name);
+}
+
+/* The tables that getopt wants; the value of a long option is 256 + its index. */
+static void make_tables(const opt_program *p, struct option *longs, char *shorts)
+{
+    *shorts++ = ':';
+    *shorts++ = 'h';
+    for (size_t i = 0; i < p->n; i++) {
+        const opt *o = &p->options[i];
+        int has_arg = o->kind == OPT_FLAG ? no_argument : required_argument;
+
+        longs[i] = (struct option){.name = o->name, .has_arg = has_arg, .val = 256 + (int)i};
+        if (o->letter) {
+            *shorts++ = o->letter;
+            if (has_arg)
+                *shorts++ = ':';
+        }
+    }
+    longs[p->n] = (struct option){.name = "help", .val = 'h'};
+    longs[p->n + 1] = (struct option){0};
+    *shorts = 0;
+}
+
+static const opt *by_code(const opt_program *p, int code)
+{
+    if (code >= 256)
+        return &p->options[code - 256];
+    for (size_t i = 0; i < p->n; i++)
+        if (p->options[i].letter == code)
+            return &p->options[i];
+    return NULL;
+}
+
+opt_result opt_parse(const opt_program *p, int argc, char **argv, int *first, di_status *st)
+{
+    struct option longs[MAX_OPTIONS + 2];
+    char shorts[2 * MAX_OPTIONS + 3];
+    int code;
+
+    DI_CHECK(p->n <= MAX_OPTIONS);
+    make_tables(p, longs, shorts);
+    opterr = 0;
+    optind = 1;
+    while ((code = getopt_long(argc, argv, shorts, longs, NULL)) != -1) {
+        const opt *o = by_code(p, code);
+
+        if (code == 'h') {
+            print_help(p);
+            return OPT_HELP_SHOWN;
+        }
+        if (!o) {
+            wrong_option(p, argv, code, st);
+            return OPT_WRONG;
+        }
+        if (set(o, optarg, st) != DI_OK)
+            return OPT_WRONG;
+    }
+    if (first) {
+        *first = optind;
+    } else if (optind < argc) {
+        di_fail(st, DI_E_INVALID, "unexpected argument \"%s\" (see deepinfer %s --help)",
+                argv[optind], p->name);
+        return OPT_WRONG;
+    }
+    return OPT_RUN;
+}

@@ -1,0 +1,87 @@
+/* A model that is ready to run: checkpoint, tokenizer, kernels and model, opened from the options
+ * that all subcommands share. Thread: main thread. */
+#pragma once
+
+#include "checkpoint/checkpoint.h"
+#include "cli/options.h"
+#include "cli/request.h"
+#include "kernels/kernels.h"
+#include "model/model.h"
+#include "tokenizer/tokenizer.h"
+
+typedef struct session_options {
+    const char *model, *backend, *numerics;
+    int64_t threads, context;
+    bool quiet;
+} session_options;
+
+/* Sizes of a step that the program will use; 0 = the model's own defaults. */
+typedef struct session_limits {
+    int rows, logit_rows, seqs;
+} session_limits;
+
+typedef struct session {
+    checkpoint *ckpt;
+    const model_config *cfg;
+    tokenizer *tok;
+    kernels *k;
+    model *m;
+    int64_t context; /* longest sequence: --context, or what the checkpoint allows up to 65,536 */
+} session;
+
+extern const char *const session_numerics[];
+#define SESSION_DEFAULTS                                                                           \
+    {                                                                                              \
+        .backend = "auto", .numerics = "release"                                                   \
+    }
+
+/* Entries of an option table for a session_options named `o`. */
+#define SESSION_OPTIONS(o)                                                                         \
+    {.name = "model",                                                                              \
+     .letter = 'm',                                                                                \
+     .kind = OPT_STRING,                                                                           \
+     .to = &(o).model,                                                                             \
+     .arg = "DIR",                                                                                 \
+     .help = "checkpoint: config.json, tokenizer.json, *.safetensors"},                            \
+        {.name = "threads",                                                                        \
+         .letter = 't',                                                                            \
+         .kind = OPT_INT,                                                                          \
+         .to = &(o).threads,                                                                       \
+         .arg = "N",                                                                               \
+         .help = "threads (default: one per processor)",                                           \
+         .min = 1,                                                                                 \
+         .max = 256},                                                                              \
+        {.name = "backend",                                                                        \
+         .kind = OPT_STRING,                                                                       \
+         .to = &(o).backend,                                                                       \
+         .arg = "NAME",                                                                            \
+         .help = "auto, avx512, avx2 or ref (default: auto, the fastest here)"},                   \
+        {.name = "numerics",                                                                       \
+         .kind = OPT_CHOICE,                                                                       \
+         .to = &(o).numerics,                                                                      \
+         .arg = "NAME",                                                                            \
+         .help = "release, cache or f32; the last two need --backend ref",                         \
+         .choices = session_numerics},                                                             \
+        {.name = "context",                                                                        \
+         .kind = OPT_INT,                                                                          \
+         .to = &(o).context,                                                                       \
+         .arg = "N",                                                                               \
+         .help = "longest sequence in tokens (default: the model's, up to 65536)",                 \
+         .min = 1,                                                                                 \
+         .max = 1 << 24},                                                                          \
+    {                                                                                              \
+        .name = "quiet", .letter = 'q', .kind = OPT_FLAG, .to = &(o).quiet,                        \
+        .help = "no progress and no statistics on standard error"                                  \
+    }
+
+/* Open everything. Errors: INVALID (no --model, context beyond the checkpoint's), IO, FORMAT,
+ * UNSUPPORTED, NOMEM; *s is closed again. */
+di_code session_open(session *s, const session_options *o, const session_limits *lim,
+                     di_status *st);
+void session_close(session *s);
+
+/* Fill in what requests are checked against: tokenizer, vocabulary, end of sentence, context. */
+void session_bind(const session *s, request_defaults *d);
+
+/* DIR/tokenizer.json alone. */
+di_code session_load_tokenizer(tokenizer **out, const char *dir, di_status *st);
