@@ -22,9 +22,9 @@ typedef struct engram_gather_args {
 typedef struct engram_apply_args {
     int n, hc, dim;
     float eps;
-    void *x;                          /* [n][hc][dim] act */
-    const void *kv;                   /* [n][(hc+1)*dim] act: keys of the copies, then the value */
-    const struct weight *q_w, *k_w;   /* WEIGHT_VEC_BF16 [hc, dim] */
-    const uint8_t *image;             /* [n] or NULL */
-    float *gate;                      /* [n][hc] or NULL: the gates, for tests */
+    void *x;                        /* [n][hc][dim] act */
+    const void *kv;                 /* [n][(hc+1)*dim] act: keys of the copies, then the value */
+    const struct weight *q_w, *k_w; /* WEIGHT_VEC_BF16 [hc, dim] */
+    const uint8_t *image;           /* [n] or NULL */
+    float *gate;                    /* [n][hc] or NULL: the gates, for tests */
 } engram_apply_args;

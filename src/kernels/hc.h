@@ -6,9 +6,9 @@
  *                          comb_out from m by sigmoid and Sinkhorn (iters column steps)
  *   collapse  norm != NULL or collapsed != NULL: c = bf(sum_i pre_in[i] * x[i])
  *   norm      norm != NULL: out = RMS(c, norm, eps); out_q8 = Q8(out)
- * The expand of one sublayer and the mix of the next are one call. pre is lagged: pre_in was made by
- * the sublayer before, pre_out is for the one behind (spec section 3). The *_out arrays may be the
- * same memory as post and comb. */
+ * The expand of one sublayer and the mix of the next are one call. pre is lagged: pre_in was made
+ * by the sublayer before, pre_out is for the one behind (spec section 3). The *_out arrays may be
+ * the same memory as post and comb. */
 #pragma once
 
 #include <stdint.h>
@@ -40,8 +40,8 @@ typedef struct hc_args {
     void *out_q8;              /* q8 rows or NULL */
 } hc_args;
 
-/* DSpark tap: out[row * out_stride + i] = bf(mean over the copies of x[row][.][i]) (spec section 7).
- * out is act; out_stride in elements. */
+/* DSpark tap: out[row * out_stride + i] = bf(mean over the copies of x[row][.][i]) (spec section
+ * 7). out is act; out_stride in elements. */
 typedef struct tap_args {
     int n, hc, dim;
     const void *x;

@@ -3,8 +3,8 @@
  * Scores are tiled over rows by the caller: a call covers rows [row0, row0 + n) of the step and
  * scores has n rows. visible = (pos+1)/ratio entries of the row's sequence can be seen.
  *
- * Rows that need no scores: a row whose eligible entries all fit (see index_takes_all) is skipped by
- * index_scores, and select takes all eligible ones. */
+ * Rows that need no scores: a row whose eligible entries all fit (see index_takes_all) is skipped
+ * by index_scores, and select takes all eligible ones. */
 #pragma once
 
 #include <stdbool.h>
@@ -17,10 +17,10 @@ struct weight;
 /* Candidate blocks of a row, made by the candidate source and read by the layers behind it:
  * ids ascending; count -1 = every visible entry is eligible. */
 typedef struct candidates {
-    int block;           /* entries per block (8) */
-    int max_blocks;      /* row length of ids */
-    int32_t *ids;        /* [n_rows of the step][max_blocks] */
-    int32_t *count;      /* [n_rows of the step] */
+    int block;      /* entries per block (8) */
+    int max_blocks; /* row length of ids */
+    int32_t *ids;   /* [n_rows of the step][max_blocks] */
+    int32_t *count; /* [n_rows of the step] */
 } candidates;
 
 /* Number of eligible entries of a row: all visible ones, or those inside its candidate blocks. */
@@ -47,14 +47,14 @@ typedef struct index_scores_args {
     const kv_layout *layout;
     int owner, heads, rope;
     int row0, n;
-    int topk;                   /* rows with eligible <= topk are skipped ... */
-    int source_blocks, block;   /* ... unless a candidate source needs block scores: > 0 means score
-                                 * whenever ceil(visible/block) > source_blocks too */
-    const candidates *filter;   /* NULL = all visible entries */
-    const void *iq;             /* [rows of the step][heads][index_dim] act, before rope */
-    const void *iw;             /* [rows of the step][heads] act */
-    const float *cs;            /* [rows of the step][rope/2][2] */
-    float *scores;              /* [n][stride] */
+    int topk;                 /* rows with eligible <= topk are skipped ... */
+    int source_blocks, block; /* ... unless a candidate source needs block scores: > 0 means score
+                               * whenever ceil(visible/block) > source_blocks too */
+    const candidates *filter; /* NULL = all visible entries */
+    const void *iq;           /* [rows of the step][heads][index_dim] act, before rope */
+    const void *iw;           /* [rows of the step][heads] act */
+    const float *cs;          /* [rows of the step][rope/2][2] */
+    float *scores;            /* [n][stride] */
     int64_t stride;
 } index_scores_args;
 

@@ -46,15 +46,15 @@ typedef enum numerics {
 
 /* Largest sizes that calls will have; reserve() sets scratch aside for them. */
 typedef struct kernel_limits {
-    int n_rows;           /* rows of a step */
-    int n_logit_rows;     /* rows of the head */
-    int hidden, hc;       /* D and copies */
+    int n_rows;       /* rows of a step */
+    int n_logit_rows; /* rows of the head */
+    int hidden, hc;   /* D and copies */
     int n_heads, head_dim;
-    int window;           /* window keys of a row */
-    int max_linear_cols;  /* widest input of a linear */
+    int window;                         /* window keys of a row */
+    int max_linear_cols;                /* widest input of a linear */
     int moe_inter, n_experts, n_active; /* n_active: routed experts per token */
     int index_heads, index_dim, index_topk, cand_blocks, cand_block;
-    int64_t context;      /* longest sequence */
+    int64_t context; /* longest sequence */
     int vocab;
 } kernel_limits;
 
@@ -83,6 +83,7 @@ typedef struct kernel_ops {
     /* The operations, in the order of a layer. */
     void (*gather)(kernels *k, const gather_args *a);
     void (*rope_rows)(kernels *k, const rope_rows_args *a);
+    void (*keep_rows)(kernels *k, const keep_rows_args *a);
     void (*engram_gather)(kernels *k, const engram_gather_args *a);
     void (*engram_apply)(kernels *k, const engram_apply_args *a);
     void (*hc)(kernels *k, const hc_args *a);
@@ -109,11 +110,11 @@ typedef struct kernel_ops {
 
 struct kernels {
     const kernel_ops *ops;
-    dtype act;          /* element type of activations */
-    kv_format kv;       /* format of sequence state */
+    dtype act;    /* element type of activations */
+    kv_format kv; /* format of sequence state */
     numerics numerics;
-    pool *pool;         /* NULL on a device */
-    void *impl;         /* the back end's own: NULL until its first load or reserve */
+    pool *pool; /* NULL on a device */
+    void *impl; /* the back end's own: NULL until its first load or reserve */
 };
 
 typedef struct kernels_options {

@@ -13,11 +13,11 @@ typedef struct route_args {
     int n, n_experts, k;
     bool normalize;
     float scale;
-    const float *logits;                /* [n][n_experts] f32 */
+    const float *logits;                 /* [n][n_experts] f32 */
     const struct weight *bias, *bias_vl; /* WEIGHT_VEC_F32 [n_experts]; bias_vl may be NULL */
-    const uint8_t *image;               /* [n] or NULL */
-    int32_t *ids;                       /* [n][k] */
-    float *weights;                     /* [n][k] */
+    const uint8_t *image;                /* [n] or NULL */
+    int32_t *ids;                        /* [n][k] */
+    float *weights;                      /* [n][k] */
 } route_args;
 
 /* Routed and shared experts on rows that are quantised once:

@@ -1,9 +1,9 @@
 /* Sampling and the draft's confidence, on rows of logits (design.md section 1).
  *
  * The token of a row is the arg-max over the kept tokens of  l / temperature + gumbel, where the
- * noise is a pure function of (seed, choice, position, token id): a row can be sampled anywhere, any
- * time, in any batch, with the same result. Order: adjustments (penalties, bias), mask, temperature,
- * top-k, top-p over what top-k left, min-p, noise. Ties go to the lower id. */
+ * noise is a pure function of (seed, choice, position, token id): a row can be sampled anywhere,
+ * any time, in any batch, with the same result. Order: adjustments (penalties, bias), mask,
+ * temperature, top-k, top-p over what top-k left, min-p, noise. Ties go to the lower id. */
 #pragma once
 
 #include <stdint.h>
@@ -19,12 +19,13 @@ typedef struct logit_adjust {
 } logit_adjust;
 
 typedef struct sample_row {
-    float temperature; /* <= 0: greedy (lowest id on ties), the rest is ignored but mask and adjust */
-    float top_p;       /* (0, 1]; keep the shortest prefix of falling probability that reaches it */
-    float min_p;       /* [0, 1]; keep p >= min_p * max p */
-    int32_t top_k;     /* 0 = all; ties at the cut: lower ids */
+    float
+        temperature; /* <= 0: greedy (lowest id on ties), the rest is ignored but mask and adjust */
+    float top_p;     /* (0, 1]; keep the shortest prefix of falling probability that reaches it */
+    float min_p;     /* [0, 1]; keep p >= min_p * max p */
+    int32_t top_k;   /* 0 = all; ties at the cut: lower ids */
     uint64_t seed;
-    uint32_t choice; /* index of the choice (n > 1) */
+    uint32_t choice;  /* index of the choice (n > 1) */
     int64_t position; /* absolute position of the token that is sampled */
     const logit_adjust *adjust;
     int32_t n_adjust;
@@ -36,9 +37,9 @@ typedef struct sample_row {
  * polynomial, the same source for every back end (kernels/noise.h). */
 typedef struct sample_args {
     int n, vocab;
-    const float *logits;    /* [n][vocab] f32, not changed */
-    const sample_row *row;  /* [n], host memory */
-    int32_t *token;         /* [n]; -1 when the mask allows nothing */
+    const float *logits;   /* [n][vocab] f32, not changed */
+    const sample_row *row; /* [n], host memory */
+    int32_t *token;        /* [n]; -1 when the mask allows nothing */
 } sample_args;
 
 /* Log-probabilities of the unmodified distribution: of the given token, its rank (0 = best; ties to

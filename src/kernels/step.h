@@ -35,6 +35,15 @@ typedef struct rope_rows_args {
     float *cs;
 } rope_rows_args;
 
+/* Keep some rows of a buffer, packed at its start: row i becomes what row rows[i] was. rows ascends
+ * strictly, so that i <= rows[i]. */
+typedef struct keep_rows_args {
+    int n;
+    size_t row_bytes;
+    const int32_t *rows; /* [n] */
+    void *buf;
+} keep_rows_args;
+
 /* Rows of a bf16 table as activations, each repeated `copies` times: out [n][copies][cols] act.
  * `vectors` (or NULL) has per row a bf16 vector [cols] to use instead of the table's, or NULL: the
  * embedding source of image rows. */

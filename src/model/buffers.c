@@ -66,6 +66,10 @@ static di_code reserve_metadata(model *m, di_status *st)
 
     DI_TRY(new_step_rows(m, &m->rows, st));
     DI_TRY(new_step_rows(m, &m->tail, st));
+    DI_TRY(new_step_rows(m, &m->kept, st));
+    DI_TRY(new_dual(m, &m->lead, 2 * (size_t)m->opt.max_seqs, sizeof(int32_t), st));
+    DI_TRY(new_dual(m, &m->lead_view, (size_t)m->opt.max_seqs, sizeof(kv_view), st));
+    DI_TRY(new_dual(m, &m->keep, n, sizeof(int32_t), st));
     for (int i = 0; i < m->plan.n_ratios; i++) {
         DI_TRY(new_dual(m, &m->comp[i].last_row, n, sizeof(int32_t), st));
         DI_TRY(new_dual(m, &m->comp[i].entry, n, sizeof(int64_t), st));
@@ -83,7 +87,8 @@ static di_code reserve_metadata(model *m, di_status *st)
     m->sample = mem_try_calloc((size_t)m->opt.max_seqs, sizeof *m->sample);
     m->draft_host = mem_try_calloc((size_t)m->opt.max_seqs, sizeof *m->draft_host);
     m->conf_host = mem_try_calloc((size_t)m->opt.max_seqs, sizeof *m->conf_host);
-    if (!m->sample || !m->draft_host || !m->conf_host)
+    m->lead_row = mem_try_calloc((size_t)m->opt.max_seqs, sizeof *m->lead_row);
+    if (!m->sample || !m->draft_host || !m->conf_host || !m->lead_row)
         rc = di_fail(st, DI_E_NOMEM, "no memory for step metadata");
 done:
     return rc;
@@ -255,5 +260,6 @@ void model_release(model *m)
     mem_free(m->sample);
     mem_free(m->draft_host);
     mem_free(m->conf_host);
+    mem_free(m->lead_row);
     mem_free(m->trace_buf);
 }

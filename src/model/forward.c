@@ -13,6 +13,8 @@ static void run_layer(model *m, int layer)
     if (p->tap >= 0 && m->plan.n_stages > 0)
         layer_tap(m, layer);
     layer_attention(m, layer);
+    if (m->rows.s.n_rows == 0)
+        return;
     layer_enter(m, layer, HC_FFN);
     layer_ffn(m, layer);
 }
@@ -47,12 +49,14 @@ di_code model_forward(model *m, const seq_rows *seq, int n_seqs, float **logits,
     di_code rc = DI_OK;
 
     DI_TRY(layer_begin(m, seq, n_seqs, st));
-    for (int l = 0; l < m->plan.n_layers; l++)
+    for (int l = 0; l < m->plan.n_layers && m->rows.s.n_rows > 0; l++)
         run_layer(m, l);
-    layer_leave(m);
-    if (m->plan.n_stages > 0)
-        draft_feed(m);
-    run_head(m);
+    if (m->rows.s.n_rows > 0) {
+        layer_leave(m);
+        if (m->plan.n_stages > 0)
+            draft_feed(m);
+        run_head(m);
+    }
     DI_TRY(m->k->ops->finish(m->k, st));
     *logits = m->b.logits;
 done:

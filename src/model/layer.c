@@ -223,7 +223,7 @@ static void index_select(model *m, int layer)
     trace_selection(m, layer);
 }
 
-/* Latent query, window keys, then the heads' queries. */
+/* Latent query and window keys. */
 static void project_in(model *m, int layer, const float *cs)
 {
     const layer_weights *w = &m->w.layer[layer];
@@ -245,9 +245,6 @@ static void project_in(model *m, int layer, const float *cs)
                                .layout = &m->layout,
                                .qr_q8 = m->b.qr_q8,
                                .kv_rows = m->b.kv_rows});
-    k->ops->linear(
-        k, &(linear_args){
-               .w = w->wq_b, .n = rows(m), .out = LINEAR_ACT, .x = m->b.qr_q8, .y = m->b.q});
 }
 
 /* Grouped low-rank output projection; its first half reads o unquantised (spec 4.5). */
@@ -279,6 +276,15 @@ void layer_attention(model *m, int layer)
     project_in(m, layer, cs);
     if (p->kv_source)
         compress(m, layer);
+    if (m->cut && layer == m->plan.split) {
+        step_cut(m);
+        cs = p->ratio ? m->rows.cs_comp : m->rows.cs_window;
+        if (rows(m) == 0)
+            return;
+    }
+    k->ops->linear(
+        k, &(linear_args){
+               .w = w->wq_b, .n = rows(m), .out = LINEAR_ACT, .x = m->b.qr_q8, .y = m->b.q});
     if (p->index_source)
         index_select(m, layer);
     k->ops->attention(k, &(attention_args){.s = &m->rows.s,

@@ -24,7 +24,8 @@ void layer_enter(model *m, int layer, hc_place place);
 /* Draft tap of the layer from x. */
 void layer_tap(model *m, int layer);
 /* in -> y. State of the sequences is written. The selection of the last index source is kept for
- * the layers behind it. A draft stage attends its ring and the block, and writes no state. */
+ * the layers behind it. A draft stage attends its ring and the block, and writes no state. Behind
+ * the split of a step that is cut only the kept rows are left, perhaps none. */
 void layer_attention(model *m, int layer);
 /* in -> y. */
 void layer_ffn(model *m, int layer);

@@ -15,9 +15,7 @@ static di_code settle(model *m, const model_options *opt, di_status *st)
     o->max_rows = o->max_rows ? o->max_rows : 512;
     o->max_logit_rows = o->max_logit_rows ? o->max_logit_rows : 16;
     o->max_seqs = o->max_seqs ? o->max_seqs : 16;
-    if (c->n_stages == 0)
-        o->max_draft = 0;
-    else if (o->max_draft == 0)
+    if (o->max_draft == 0 && c->n_stages > 0)
         o->max_draft = c->draft_block;
     if (o->context == 0)
         o->context = c->max_context < DEFAULT_CONTEXT ? c->max_context : DEFAULT_CONTEXT;
@@ -90,6 +88,18 @@ void model_close(model *m)
 const model_config *model_cfg(const model *m)
 {
     return &m->cfg;
+}
+
+int64_t model_exact_tail(const model *m)
+{
+    if (m->plan.split < 0)
+        return -1;
+    return (int64_t)(m->cfg.window - 1) * (m->plan.n_layers - 1 - m->plan.split) + 2;
+}
+
+double model_encoder_share(const model *m)
+{
+    return m->plan.split < 0 ? 1 : (m->plan.split + 0.05) / m->plan.n_layers;
 }
 
 const kv_layout *model_kv_layout(const model *m)

@@ -47,6 +47,10 @@ typedef struct seq_rows {
     const uint8_t *history_image;     /* [n_history] or NULL */
     const uint16_t *const *embedding; /* [n] bf16 vectors or NULL entries, or NULL */
     int n_logits;                     /* the last n_logits rows get logits */
+    /* Bounded replay (spec section 9). Rows at positions before whole_from stop behind the
+     * projections of the last KV owner: they write its state and have no output. Layers from that
+     * owner on see no window key before ring_first. 0 and 0: every row runs every layer. */
+    int64_t whole_from, ring_first;
 } seq_rows;
 
 /* Run one forward over the rows of n_seqs sequences. State is written for all rows (drafts that are
@@ -55,6 +59,16 @@ typedef struct seq_rows {
  * Taps of all rows go to the draft's rings (model_draft reads them).
  * Errors: INVALID when a limit of model_options is exceeded, DEVICE. */
 di_code model_forward(model *m, const seq_rows *seq, int n_seqs, float **logits, di_status *st);
+
+/* How many of a prompt's last rows must run every layer so that its last logits, and the rings that
+ * a checkpoint one token before its end holds, are the same bits as without replay: (window - 1)
+ * for each layer behind the last KV owner, and 2 (spec section 9). -1: rows of this model cannot
+ * stop. */
+int64_t model_exact_tail(const model *m);
+
+/* Work of a row that stops behind the last KV owner, as a share of a whole row's; 1 when none can.
+ */
+double model_encoder_share(const model *m);
 
 /* Propose a draft block for each sequence after its last forward (spec 7.2): view.len = tokens
  * committed (position of the pending token `token`); block = rows to draft (0 = trained size).

@@ -103,11 +103,18 @@ struct model {
     model_weights w;
     float *freq_window, *freq_comp; /* device */
 
-    int cap_rows;     /* rows of a step or of a draft */
-    int cap_head;     /* rows of the head */
-    size_t score_cap; /* floats */
-    step_rows rows;   /* of the forward or of the draft that runs */
-    step_rows tail;   /* the last ring_rows rows of every sequence, packed */
+    int cap_rows;      /* rows of a step or of a draft */
+    int cap_head;      /* rows of the head */
+    size_t score_cap;  /* floats */
+    step_rows rows;    /* of the forward or of the draft that runs */
+    step_rows tail;    /* the last ring_rows rows of every sequence, packed */
+    step_rows kept;    /* the rows that go on behind the split, when not all do */
+    bool cut;          /* rows stop at the split of this step, or see fewer window keys behind it */
+    int n_leads;       /* sequences with rows that stop there */
+    dual lead;         /* [n_leads][2] 0 and the number of these rows */
+    dual lead_view;    /* [n_leads] */
+    int32_t *lead_row; /* [n_leads] host: their first row */
+    dual keep;         /* [kept rows] their rows before */
     step_comp comp[PLAN_MAX_RATIOS];
     int64_t max_pos; /* largest position of the step */
     candidates cand;
@@ -144,6 +151,10 @@ void model_release(model *m);
 /* step.c: metadata of a step, host and device. */
 di_code step_begin(model *m, const seq_rows *seq, int n_seqs, di_status *st);
 di_code step_begin_draft(model *m, const draft_rows *seq, int n_seqs, int block, di_status *st);
+
+/* Go on behind the split with the kept rows only: step_rows, stream and inputs. The rings of the
+ * split's layer get the window keys of the rows that stop. */
+void step_cut(model *m);
 
 static inline const char *layer_prefix(const model *m, int l, char buf[32])
 {

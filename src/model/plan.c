@@ -63,6 +63,20 @@ static void plan_layer(plan *p, const model_config *c, int l)
         y->cand = l == c->cand_source ? CAND_SOURCE : CAND_FILTERED;
 }
 
+/* The layer behind whose projections a prompt row may stop: nothing behind the last KV source owns
+ * growing state (spec section 9). Engram and taps on the wrong side forbid it. */
+static int find_split(const plan *p, const model_config *c)
+{
+    int split = c->n_kv_sources ? c->kv_source[c->n_kv_sources - 1] : -1;
+
+    if (c->cand_source >= 0 && c->cand_source < split)
+        return -1;
+    for (int l = 0; l < p->n_layers; l++)
+        if ((p->layer[l].engram >= 0 && l > split) || (p->layer[l].tap >= 0 && l < split))
+            return -1;
+    return split;
+}
+
 void plan_rope_freq(float *freq, const model_config *c, float theta, bool yarn)
 {
     int dim = c->rope_dim, half = dim / 2;
@@ -96,6 +110,7 @@ di_code plan_init(plan *p, const model_config *c, di_status *st)
     DI_TRY(plan_owners(p, c, st));
     for (int l = 0; l < p->n_layers + p->n_stages; l++)
         plan_layer(p, c, l);
+    p->split = find_split(p, c);
     plan_rope_freq(p->freq_window, c, c->rope_theta, false);
     plan_rope_freq(p->freq_comp, c, c->compress_theta, true);
 done:

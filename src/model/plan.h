@@ -36,7 +36,9 @@ typedef struct plan {
     layer_plan layer[CFG_MAX_LAYERS];
     int n_owners, owner_ratio[KV_MAX_OWNERS];
     int n_ratios, group_ratio[PLAN_MAX_RATIOS];
-    int half;                         /* rope dims / 2 */
+    int split; /* last KV source: rows may stop behind its projections (bounded replay); -1 = cannot
+                */
+    int half;  /* rope dims / 2 */
     float freq_window[PLAN_MAX_HALF]; /* layers without compression and draft stages */
     float freq_comp[PLAN_MAX_HALF];   /* everything in a layer with compression */
 } plan;

@@ -50,6 +50,87 @@ static void publish_rows(model *m, step_rows *r)
     m->k->ops->rope_rows(m->k, &rope);
 }
 
+/* Rows of a sequence that stop behind the split. */
+static int lead_rows(const seq_rows *q)
+{
+    int64_t n = q->whole_from - q->view.len;
+
+    return n <= 0 ? 0 : n < q->n ? (int)n : q->n;
+}
+
+/* Split the rows of a sequence, whose first row is `first`, into those that stop and those that go
+ * on. */
+static void add_kept(model *m, const seq_rows *q, int first)
+{
+    int lead = lead_rows(q), at = m->kept.s.n_rows;
+    kv_view view = q->view;
+
+    if (lead > 0) {
+        int32_t *span = (int32_t *)m->lead.host + 2 * (size_t)m->n_leads;
+
+        span[0] = 0;
+        span[1] = lead;
+        ((kv_view *)m->lead_view.host)[m->n_leads] = view;
+        m->lead_row[m->n_leads++] = first;
+    }
+    view.ring_first = q->ring_first;
+    for (int j = lead; j < q->n; j++)
+        ((int32_t *)m->keep.host)[at + j - lead] = first + j;
+    if (lead < q->n)
+        add_seq(&m->kept, view, q->view.len + lead, q->n - lead, q->image ? q->image + lead : NULL);
+    m->cut = m->cut || lead > 0 || q->ring_first > 0;
+}
+
+static void keep_rows(model *m, void *buf, size_t row_bytes)
+{
+    if (m->kept.s.n_rows < m->rows.s.n_rows)
+        m->k->ops->keep_rows(m->k, &(keep_rows_args){.n = m->kept.s.n_rows,
+                                                     .row_bytes = row_bytes,
+                                                     .rows = m->keep.dev,
+                                                     .buf = buf});
+}
+
+/* Window keys of the rows that stop go into the rings of the split's layer: the rows behind them
+ * read them there. */
+static void commit_leads(model *m)
+{
+    for (int i = 0; i < m->n_leads; i++) {
+        size_t first = (size_t)m->lead_row[i];
+        step s = {.n_rows = ((int32_t *)m->lead.host)[2 * i + 1],
+                  .n_seqs = 1,
+                  .row0 = (const int32_t *)m->lead.dev + 2 * (size_t)i,
+                  .pos = m->rows.s.pos + first,
+                  .view = (const kv_view *)m->lead_view.dev + i};
+
+        m->k->ops->ring_commit(
+            m->k, &(ring_commit_args){.s = &s,
+                                      .layout = &m->layout,
+                                      .ring = m->plan.split,
+                                      .kv_rows = m->b.kv_rows + first * m->layout.ring_row_bytes});
+    }
+}
+
+void step_cut(model *m)
+{
+    const model_config *c = &m->cfg;
+    model_buffers *b = &m->b;
+    size_t d = (size_t)c->hidden * dtype_bytes(m->k->act), hc = (size_t)c->hc;
+    step_rows whole = m->rows;
+
+    commit_leads(m);
+    keep_rows(m, b->x, hc * d);
+    keep_rows(m, b->in, d);
+    keep_rows(m, b->qr_q8, m->k->ops->q8_row_bytes(m->k, c->q_rank));
+    keep_rows(m, b->kv_rows, m->layout.ring_row_bytes);
+    keep_rows(m, b->pre[m->pre_idx ^ 1], hc * sizeof(float)); /* what the next collapse uses */
+    keep_rows(m, b->post, hc * sizeof(float));
+    keep_rows(m, b->comb, hc * hc * sizeof(float));
+    if (b->taps)
+        keep_rows(m, b->taps, (size_t)c->n_taps * d);
+    m->rows = m->kept;
+    m->kept = whole;
+}
+
 /* The groups that the rows complete, per ratio. */
 static void find_groups(model *m)
 {
@@ -121,9 +202,12 @@ static di_code check_limits(const model *m, const seq_rows *seq, int n_seqs, di_
         const seq_rows *q = &seq[i];
         int64_t look_back = q->view.len < c->engram_ngram - 1 ? q->view.len : c->engram_ngram - 1;
 
-        if (q->n < 1 || q->n_logits < 0 || q->n_logits > q->n)
-            return di_fail(st, DI_E_INVALID, "%d rows of a sequence with %d rows of logits", q->n,
-                           q->n_logits);
+        if (q->n < 1 || q->n_logits < 0 || q->n_logits > q->n - lead_rows(q))
+            return di_fail(st, DI_E_INVALID,
+                           "%d rows of a sequence, of which %d stop early, with %d rows of logits",
+                           q->n, lead_rows(q), q->n_logits);
+        if (m->plan.split < 0 && (q->whole_from > 0 || q->ring_first > 0))
+            return di_fail(st, DI_E_UNSUPPORTED, "rows of this model cannot skip its last layers");
         if (q->view.len + q->n > m->opt.context)
             return di_fail(st, DI_E_INVALID, "sequence of %lld tokens, the context is %lld",
                            (long long)(q->view.len + q->n), (long long)m->opt.context);
@@ -142,8 +226,8 @@ static di_code check_limits(const model *m, const seq_rows *seq, int n_seqs, di_
     return DI_OK;
 }
 
-/* Tokens, embedding vectors and head rows of a sequence whose rows begin at `first`. Returns
- * whether any row brings its own vector. */
+/* Tokens and embedding vectors of a sequence whose rows begin at `first`. Returns whether any row
+ * brings its own vector. */
 static bool add_tokens(model *m, const seq_rows *q, int first)
 {
     const uint16_t **vectors = m->vectors.host;
@@ -154,8 +238,6 @@ static bool add_tokens(model *m, const seq_rows *q, int first)
         vectors[first + j] = q->embedding ? q->embedding[j] : NULL;
         any = any || vectors[first + j];
     }
-    for (int j = q->n - q->n_logits; j < q->n; j++)
-        ((int32_t *)m->head_rows.host)[m->n_head++] = first + j;
     return any;
 }
 
@@ -178,7 +260,9 @@ static void embed(model *m, bool vectors)
 
 static void start(model *m)
 {
-    m->rows.s = m->tail.s = (step){0};
+    m->rows.s = m->tail.s = m->kept.s = (step){0};
+    m->cut = false;
+    m->n_leads = 0;
     m->n_head = 0;
     m->max_pos = 0;
     m->pre = NULL;
@@ -195,15 +279,26 @@ di_code step_begin(model *m, const seq_rows *seq, int n_seqs, di_status *st)
     start(m);
     for (int i = 0; i < n_seqs; i++) {
         const seq_rows *q = &seq[i];
-        int tail = q->n < m->layout.ring_rows ? q->n : m->layout.ring_rows;
+        int whole = q->n - lead_rows(q);
+        int tail = whole < m->layout.ring_rows ? whole : m->layout.ring_rows;
         int64_t last = q->view.len + q->n - 1;
 
         vectors = add_tokens(m, q, m->rows.s.n_rows) || vectors;
+        add_kept(m, q, m->rows.s.n_rows);
         add_seq(&m->rows, q->view, q->view.len, q->n, q->image);
-        add_seq(&m->tail, q->view, last + 1 - tail, tail, NULL);
+        if (tail > 0)
+            add_seq(&m->tail, q->view, last + 1 - tail, tail, NULL);
+        for (int j = q->n_logits; j > 0; j--) /* numbered as they are behind the split */
+            ((int32_t *)m->head_rows.host)[m->n_head++] = m->kept.s.n_rows - j;
         m->max_pos = last > m->max_pos ? last : m->max_pos;
     }
     publish_rows(m, &m->rows);
+    if (m->cut) {
+        publish(m, &m->lead, 2 * (size_t)m->n_leads * sizeof(int32_t));
+        publish(m, &m->lead_view, (size_t)m->n_leads * sizeof(kv_view));
+        publish(m, &m->keep, (size_t)m->kept.s.n_rows * sizeof(int32_t));
+        publish_rows(m, &m->kept);
+    }
     if (m->plan.n_stages > 0)
         publish_rows(m, &m->tail);
     find_groups(m);

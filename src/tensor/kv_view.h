@@ -51,6 +51,7 @@ typedef struct kv_view {
     uint8_t *blocks;      /* base of the block pool */
     const int32_t *table; /* block ids: tokens 128i.. live at blocks + table[i] * block_bytes */
     int64_t len;          /* tokens committed before this step */
+    int64_t ring_first;   /* window keys before this position are not there (bounded replay) */
 } kv_view;
 
 /* Fill in sizes and offsets from dims, ratios and the longest draft. `ratio` [n_owners]. */
@@ -83,8 +84,8 @@ static inline uint8_t *kv_key(const kv_layout *l, const kv_view *v, int owner, i
 /* Ring row of absolute position `pos` in ring `ring`. */
 static inline uint8_t *kv_ring(const kv_layout *l, const kv_view *v, int ring, int64_t pos)
 {
-    return v->fixed + ((size_t)ring * (size_t)l->ring_rows + (size_t)(pos % l->ring_rows)) *
-                          l->ring_row_bytes;
+    return v->fixed +
+           ((size_t)ring * (size_t)l->ring_rows + (size_t)(pos % l->ring_rows)) * l->ring_row_bytes;
 }
 
 /* Open-group row (a, then z) of absolute position `pos`; owners of ratio > 1 only. */

@@ -7,6 +7,7 @@
 #include "base/cpu.h"
 #include "base/mem.h"
 #include "formats/scalar.h"
+#include "kernels/host.h"
 
 static size_t max_size(size_t a, size_t b)
 {
@@ -133,6 +134,7 @@ static const kernel_ops ops = {
     .get_act = get_act,
     .gather = CPU_FN(cpu_gather),
     .rope_rows = CPU_FN(cpu_rope_rows),
+    .keep_rows = host_keep_rows,
     .engram_gather = CPU_FN(cpu_engram_gather),
     .engram_apply = CPU_FN(cpu_engram_apply),
     .hc = CPU_FN(cpu_hc),

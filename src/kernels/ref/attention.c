@@ -77,14 +77,15 @@ static int64_t gather_keys(const ref_job *job, int64_t i, float *key)
     const kv_layout *l = a->layout;
     int32_t seq = a->s->seq[i];
     const kv_view *v = &a->s->view[seq];
-    int64_t pos = a->s->pos[i], window = l->window, n;
+    int64_t pos = a->s->pos[i], window = l->window, lo, n;
 
     if (a->draft) {
         int64_t block = a->s->row0[seq + 1] - a->s->row0[seq];
 
         return window_keys(job, seq, v->len > window ? v->len - window : 0, v->len + block, key);
     }
-    n = window_keys(job, seq, pos >= window ? pos - window + 1 : 0, pos + 1, key);
+    lo = pos >= window ? pos - window + 1 : 0;
+    n = window_keys(job, seq, lo > v->ring_first ? lo : v->ring_first, pos + 1, key);
     for (int64_t t = 0; a->owner >= 0 && t < a->n_sel[i]; t++, n++)
         latent_decode(l, key + n * l->head_dim, kv_latent(l, v, a->owner, a->sel[i * a->topk + t]));
     return n;

@@ -4,6 +4,7 @@
 #include "kernels/ref/ref.h"
 
 #include "base/mem.h"
+#include "kernels/host.h"
 
 static size_t max_size(size_t a, size_t b)
 {
@@ -199,6 +200,7 @@ const kernel_ops *kernels_ref(void)
         .get_act = ref_get_act,
         .gather = ref_gather,
         .rope_rows = ref_rope_rows,
+        .keep_rows = host_keep_rows,
         .engram_gather = ref_engram_gather,
         .engram_apply = ref_engram_apply,
         .hc = ref_hc,
