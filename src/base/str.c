@@ -2,6 +2,7 @@
 #include "base/str.h"
 
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -20,7 +21,7 @@ static bool reserve(str *s, size_t n)
     if (need <= s->cap)
         return true;
     while (cap < need)
-        cap = cap > need / 2 ? need : cap * 2;
+        cap = cap > SIZE_MAX / 2 ? need : cap * 2;
     p = mem_try_realloc(s->data, cap, 1);
     if (!p) {
         s->failed = true;
