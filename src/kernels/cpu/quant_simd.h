@@ -82,6 +82,17 @@ static inline vf round_e2m1(vf y)
     return round_small(y, 1, 1.0f);
 }
 
+/* Value of E4M3 codes 0..255 (no NaN codes). */
+static inline vf vf_e4m3(vi code)
+{
+    vi mag = vi_and(code, vi_set(0x7F));
+    vi normal = vi_add(vi_shl(mag, 20), vi_set(120 << 23));
+    vf tiny = vf_mul(vi_to_float(mag), vf_set(0x1p-9f));
+    vf v = vf_select_lt(tiny, vf_set(0x1p-6f), tiny, vf_from_bits(normal));
+
+    return vf_or_sign(v, vf_from_bits(vi_shl(code, 24)));
+}
+
 /* Code of an E4M3 value. */
 static inline vi code_e4m3(vf v)
 {

@@ -211,6 +211,20 @@ static inline vf vf_load_bf16(const uint16_t *p)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
 
+static inline vi vi_load_u8(const uint8_t *p)
+{
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+
+/* Even and odd elements of the 2*VF floats lo, hi. */
+static inline void vf_deinterleave(vf lo, vf hi, vf *even, vf *odd)
+{
+    const vi e = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+
+    *even = _mm512_permutex2var_ps(lo, e, hi);
+    *odd = _mm512_permutex2var_ps(lo, vi_add(e, vi_set(1)), hi);
+}
+
 /* Halves of a vector, for reductions. */
 static inline __m256 vf_low(vf x)
 {
@@ -430,6 +444,20 @@ static inline vf vf_load_bf16(const uint16_t *p)
     __m128i h = _mm_loadu_si128((const __m128i *)(const void *)p);
 
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+
+static inline vi vi_load_u8(const uint8_t *p)
+{
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
+}
+
+/* Even and odd elements of the 2*VF floats lo, hi. */
+static inline void vf_deinterleave(vf lo, vf hi, vf *even, vf *odd)
+{
+    vf e = _mm256_shuffle_ps(lo, hi, 0x88), o = _mm256_shuffle_ps(lo, hi, 0xDD);
+
+    *even = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(e), 0xD8));
+    *odd = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(o), 0xD8));
 }
 
 static inline float vf_sum(vf x)

@@ -1,0 +1,497 @@
+/* Sampling and log-probabilities, a row per thread (kernels/sample.h).
+ *
+ * The token is the one that the scalar back end gives: logits over temperature by true division,
+ * probabilities and their sums in double, noise bit for bit. What makes it fast: the cut of top-p
+ * is searched by mass (no sort), and a token whose logit plus an upper bound of its noise cannot
+ * reach the best so far needs no logarithm, or no hash at all. Rows are worked on in place: a token
+ * that a filter drops becomes -inf. Arrays are padded to whole vectors with -inf. */
+#include "kernels/cpu/sample_simd.h"
+
+/* The largest noise is 22.88: u is at most 1 - 2^-33. */
+#define NOISE_MAX 22.9f
+
+typedef struct sample_scratch {
+    void *select;
+    float *z;         /* [vocab] adjusted logits / temperature */
+    int32_t *id;      /* [vocab] their tokens behind top-k */
+    double *mass;     /* [vocab] probabilities, the largest is 1 */
+    int32_t *list[3]; /* [vocab] */
+    float *w;         /* mass as f32, over list[2] */
+} sample_scratch;
+
+static size_t padded(int64_t n)
+{
+    return (size_t)(n + VF - 1) / VF * VF;
+}
+
+static sample_scratch lay_out(uint8_t *at, size_t select_bytes, int vocab)
+{
+    size_t n = padded(vocab) + VF;
+    sample_scratch s = {.select = at};
+
+    at += pad64(select_bytes);
+    s.z = (float *)(void *)at;
+    s.id = (int32_t *)(void *)(at + n * 4);
+    s.mass = (double *)(void *)(at + n * 8);
+    for (size_t i = 0; i < 3; i++)
+        s.list[i] = (int32_t *)(void *)(at + n * (16 + 4 * i));
+    s.w = (float *)s.list[2];
+    return s;
+}
+
+size_t CPU_FN(sample_thread_bytes)(const kernel_limits *l)
+{
+    return pad64(CPU_FN(select_thread_bytes)(l)) + (padded(l->vocab) + VF) * 28;
+}
+
+/* v where the lane's bit is set, else -inf. */
+static inline vf keep_allowed(vf v, uint32_t bits)
+{
+#if defined(CPU_AVX512)
+    return _mm512_mask_mov_ps(vf_set(-INFINITY), (__mmask16)bits, v);
+#else
+    __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    __m256i set = _mm256_cmpeq_epi32(vi_and(vi_set((int32_t)bits), lane), lane);
+
+    return _mm256_blendv_ps(vf_set(-INFINITY), v, vf_from_bits(set));
+#endif
+}
+
+static bool allowed(const sample_row *r, int32_t id)
+{
+    return !r->mask || r->mask[id / 32] >> (id % 32) & 1u;
+}
+
+/* z = adjusted, masked logits over the temperature. Returns the largest. */
+static float prepare(const sample_row *r, const float *logits, int vocab, float *z)
+{
+    bool divide = r->temperature > 0 && r->temperature != 1.0f;
+    vf t = vf_set(divide ? r->temperature : 1.0f), top = vf_set(-INFINITY);
+
+    for (int i = 0; i < vocab; i += VF) {
+        vf v = vf_load_part(logits + i, vocab - i < VF ? vocab - i : VF, -INFINITY);
+
+        if (divide)
+            v = vf_div(v, t);
+        if (r->mask)
+            v = keep_allowed(v, r->mask[i / 32] >> (i % 32));
+        vf_store(z + i, v);
+    }
+    for (int i = 0; i < r->n_adjust; i++) {
+        const logit_adjust *adj = &r->adjust[i];
+        float l = logits[adj->id];
+
+        l = (l > 0 ? l / adj->rep : l * adj->rep) + adj->add;
+        if (allowed(r, adj->id))
+            z[adj->id] = divide ? l / r->temperature : l;
+    }
+    for (int i = 0; i < vocab; i += VF)
+        top = vf_max(top, vf_load(z + i));
+    return vf_max_lane(top);
+}
+
+/* The first of x [n] (padded) that equals `top`, the largest. */
+static int32_t index_of(const float *x, int64_t n, float top)
+{
+    for (int64_t i = 0; i < n; i += VF) {
+        uint32_t mask = vf_ge(vf_load(x + i), vf_set(top));
+
+        if (mask)
+            return (int32_t)i + __builtin_ctz(mask);
+    }
+    return -1;
+}
+
+/* Keep the k largest in a compact z with their ids. Returns how many. */
+static int64_t keep_top_k(const sample_scratch *s, int64_t n, int64_t k)
+{
+    int64_t count = 0;
+    int32_t kept = CPU_FN(select_best)(s->select, s->z, n, k, s->id);
+
+    for (int32_t i = 0; i < kept; i++) {
+        float z = s->z[s->id[i]];
+
+        if (z > -INFINITY) {
+            s->z[count] = z; /* count <= i <= id[i]: not yet read */
+            s->id[count++] = s->id[i];
+        }
+    }
+    for (size_t i = (size_t)count; i < padded(count) + VF; i++)
+        s->z[i] = -INFINITY;
+    return count;
+}
+
+/* Probabilities relative to the largest, in double and f32. Returns their sum. */
+static double weigh(const sample_scratch *s, int64_t n, float top)
+{
+    vd sum0 = vd_set(0), sum1 = vd_set(0);
+
+    for (int64_t i = 0; i < n; i += 2 * VD) {
+        vd m0 = vd_exp(vd_sub(vd_load_f32(s->z + i), vd_set((double)top)));
+        vd m1 = vd_exp(vd_sub(vd_load_f32(s->z + i + VD), vd_set((double)top)));
+
+        vd_store(s->mass + i, m0);
+        vd_store(s->mass + i + VD, m1);
+        vd_store_f32(s->w + i, m0);
+        vd_store_f32(s->w + i + VD, m1);
+        sum0 = vd_add(sum0, m0);
+        sum1 = vd_add(sum1, m1);
+    }
+    return vd_sum(vd_add(sum0, sum1));
+}
+
+/* About the sum of w [n] (padded) where it reaches `limit`. */
+static double mass_from(const float *w, int64_t n, float limit)
+{
+    vf sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()}, least = vf_set(limit);
+    int64_t i = 0;
+
+    for (; i + 4 * VF <= n; i += 4 * VF)
+        for (int j = 0; j < 4; j++)
+            sum[j] = vf_add(sum[j], vf_keep_ge(vf_load(w + i + j * VF), least));
+    for (; i < n; i += VF)
+        sum[0] = vf_add(sum[0], vf_keep_ge(vf_load(w + i), least));
+    return (double)vf_sum(vf_add(vf_add(sum[0], sum[1]), vf_add(sum[2], sum[3])));
+}
+
+/* A band [*lo, *hi) of w in which the sum from above passes `need`, by bisection of the bits. */
+static void find_band(const float *w, int64_t n, double need, float *lo, float *hi)
+{
+    uint32_t low = f32_bits(0x1p-40f), high = f32_bits(1.0f) + 1;
+
+    if (mass_from(w, n, 0x1p-40f) < need)
+        low = 0;
+    for (int i = 0; i < 8; i++) {
+        uint32_t mid = low + (high - low) / 2;
+
+        if (mass_from(w, n, f32_from_bits(mid)) < need)
+            high = mid;
+        else
+            low = mid;
+    }
+    *lo = f32_from_bits(low);
+    *hi = f32_from_bits(high);
+}
+
+/* Places with lo <= w < hi, ascending, into list[0]; *above = the exact mass from hi on, *inside =
+ * that of the band. */
+static int64_t take_band(const sample_scratch *s, int64_t n, float lo, float hi, double *above,
+                         double *inside)
+{
+    vd sum = vd_set(0), band = vd_set(0);
+    int64_t count = 0;
+
+    for (int64_t i = 0; i < n; i += VF) {
+        vf w = vf_load(s->w + i);
+        uint32_t mask = vf_ge(w, vf_set(lo));
+
+        if (!mask)
+            continue;
+        for (int64_t j = i; j < i + VF; j += VD) {
+            vd m = vd_load(s->mass + j), high = vd_keep_ge(m, s->w + j, hi);
+
+            sum = vd_add(sum, high);
+            band = vd_add(band, vd_sub(vd_keep_ge(m, s->w + j, lo), high));
+        }
+        mask &= ~vf_ge(w, vf_set(hi));
+        for (; mask; mask &= mask - 1)
+            s->list[0][count++] = (int32_t)i + __builtin_ctz(mask);
+    }
+    *above = vd_sum(sum);
+    *inside = vd_sum(band);
+    return count;
+}
+
+/* A value of the list near its middle. */
+static float pivot_of(const float *z, const int32_t *list, int64_t n)
+{
+    float a = z[list[0]], b = z[list[n / 2]], c = z[list[n - 1]];
+    float low = a < b ? a : b, high = a < b ? b : a;
+
+    return c < low ? low : c > high ? high : c;
+}
+
+/* Where the sum passes `need` in falling order of z (of equals the lower place first), `sum` lying
+ * above the list: the value of the last kept place, and that place. Quickselect by mass. */
+static float find_cut(const sample_scratch *s, int64_t n, double sum, double need, int32_t *last)
+{
+    int32_t *list = s->list[0], *equal = s->list[1], *below = s->list[2], *swap;
+    float pivot = -INFINITY;
+
+    *last = INT32_MAX; /* nothing is cut when rounding leaves the sum short of `need` */
+    while (n > 0) {
+        int64_t n_above = 0, n_equal = 0, n_below = 0;
+        double m_above = 0, m_equal = 0;
+
+        pivot = pivot_of(s->z, list, n);
+        for (int64_t i = 0; i < n; i++) {
+            int32_t at = list[i];
+
+            if (s->z[at] > pivot) {
+                m_above += s->mass[at];
+                list[n_above++] = at;
+            } else if (s->z[at] == pivot) {
+                m_equal += s->mass[at];
+                equal[n_equal++] = at;
+            } else {
+                below[n_below++] = at;
+            }
+        }
+        if (sum + m_above >= need) {
+            n = n_above;
+            continue;
+        }
+        sum += m_above;
+        if (sum + m_equal >= need) {
+            int64_t i = 0;
+
+            for (; i < n_equal && sum < need; i++)
+                sum += s->mass[equal[i]];
+            *last = equal[i > 0 ? i - 1 : 0];
+            return pivot;
+        }
+        sum += m_equal;
+        swap = list;
+        list = below;
+        below = swap;
+        n = n_below;
+    }
+    return pivot;
+}
+
+/* Keep the shortest prefix, in order of falling probability, whose sum reaches p of the total. */
+static void keep_top_p(const sample_scratch *s, int64_t n, float p, float top)
+{
+    double need = (double)p * weigh(s, n, top), above, inside;
+    float lo, hi, cut;
+    int32_t last;
+    int64_t count;
+
+    find_band(s->w, n, need, &lo, &hi);
+    count = take_band(s, n, lo, hi, &above, &inside);
+    if (above >= need || above + inside < need) /* the f32 sums misled: search everything */
+        count = take_band(s, n, 0.0f, 2.0f, &above, &inside);
+    cut = find_cut(s, count, above, need, &last);
+    for (int64_t i = 0; i < n; i += VF) {
+        vf z = vf_load(s->z + i);
+
+        vf_store(s->z + i, vf_select_lt(z, vf_set(cut), vf_set(-INFINITY), z));
+        if (last < i + VF && vf_ge(z, vf_set(cut)))
+            for (int64_t j = i > last ? i : last + 1; j < i + VF; j++)
+                if (s->z[j] == cut)
+                    s->z[j] = -INFINITY;
+    }
+}
+
+/* Drop what has less than min_p of the largest probability; near the limit the exact rule decides.
+ */
+static void keep_min_p(const sample_scratch *s, int64_t n, float min_p, float top)
+{
+    float limit = top + logf(min_p), margin = 1e-3f + 1e-6f * fabsf(top);
+    vf low = vf_set(limit - margin), high = vf_set(limit + margin);
+
+    for (int64_t i = 0; i < n; i += VF) {
+        vf z = vf_load(s->z + i);
+        uint32_t near = vf_ge(z, low) & ~vf_ge(z, high);
+
+        vf_store(s->z + i, vf_select_lt(z, low, vf_set(-INFINITY), z));
+        for (; near; near &= near - 1) {
+            float *at = s->z + i + __builtin_ctz(near);
+
+            if (exp((double)*at - (double)top) < (double)min_p)
+                *at = -INFINITY;
+        }
+    }
+}
+
+/* The race for the best noisy logit: tokens are tried VF at a time, in ascending order. */
+typedef struct race {
+    const sample_row *row;
+    float best, least; /* nothing below `least` can win */
+    int32_t id;
+    int n;
+    float z[2 * VF];
+    int32_t ids[2 * VF];
+} race;
+
+static void race_run(race *r)
+{
+    vf z = vf_load_part(r->z, r->n < VF ? r->n : VF, -INFINITY);
+    vi w = philox_words(vi_load(r->ids), r->row->choice, r->row->position, r->row->seed);
+
+    if (vf_ge(vf_add(z, noise_bound(w)), vf_set(r->least))) {
+        vf v = vf_add(z, noise_lanes(w));
+        float top = vf_max_lane(v);
+
+        if (top > r->best) {
+            r->best = top;
+            r->id = r->ids[__builtin_ctz(vf_ge(v, vf_set(top)))];
+            r->least = max_f32(r->least, top);
+        }
+    }
+    r->n = r->n > VF ? r->n - VF : 0;
+    vf_store(r->z, vf_load(r->z + VF));
+    vi_store(r->ids, vi_load(r->ids + VF));
+}
+
+static inline void race_add(race *r, vf z, vi ids, uint32_t mask)
+{
+#if defined(CPU_AVX512)
+    vf_store(r->z + r->n, _mm512_maskz_compress_ps((__mmask16)mask, z));
+    vi_store(r->ids + r->n, _mm512_maskz_compress_epi32((__mmask16)mask, ids));
+    r->n += __builtin_popcount(mask);
+#else
+    float zl[VF];
+    int32_t il[VF];
+
+    vf_store(zl, z);
+    vi_store(il, ids);
+    for (; mask; mask &= mask - 1, r->n++) {
+        r->z[r->n] = zl[__builtin_ctz(mask)];
+        r->ids[r->n] = il[__builtin_ctz(mask)];
+    }
+#endif
+    if (r->n >= VF)
+        race_run(r);
+}
+
+/* The winner among the tokens that are left; id NULL: places are tokens. */
+static int32_t draw(const sample_row *row, const float *z, const int32_t *id, int64_t n,
+                    int32_t top_at)
+{
+    static const int32_t lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    int32_t top_id = id ? id[top_at] : top_at;
+    race r = {.row = row, .best = -INFINITY, .id = -1};
+
+    r.least = z[top_at] + noise_gumbel(row->seed, row->choice, row->position, (uint32_t)top_id);
+    for (int64_t i = 0; i < n; i += VF) {
+        vf v = vf_load(z + i);
+        uint32_t mask = vf_ge(vf_add(v, vf_set(NOISE_MAX)), vf_set(r.least));
+
+        if (mask)
+            race_add(&r, v, id ? vi_load(id + i) : vi_add(vi_load(lanes), vi_set((int32_t)i)),
+                     mask);
+    }
+    while (r.n > 0)
+        race_run(&r);
+    return r.id;
+}
+
+static int32_t sample_one(const sample_row *r, const float *logits, int vocab,
+                          const sample_scratch *s)
+{
+    float top = prepare(r, logits, vocab, s->z);
+    const int32_t *id = NULL;
+    int64_t n = vocab;
+
+    if (top == -INFINITY)
+        return -1;
+    if (r->temperature <= 0)
+        return index_of(s->z, n, top);
+    if (r->top_k > 0 && r->top_k < vocab) {
+        n = keep_top_k(s, n, r->top_k);
+        id = s->id;
+    }
+    if (r->top_p < 1)
+        keep_top_p(s, n, r->top_p, top);
+    if (r->min_p > 0)
+        keep_min_p(s, n, r->min_p, top);
+    return draw(r, s->z, id, n, index_of(s->z, n, top));
+}
+
+static void sample_job(void *arg, int thread, int n_threads)
+{
+    const cpu_job *job = arg;
+    const sample_args *a = job->args;
+    const cpu_impl *impl = job->k->impl;
+    sample_scratch s = lay_out(cpu_thread_scratch(job->k, thread),
+                               CPU_FN(select_thread_bytes)(&impl->lim), a->vocab);
+    int64_t begin, end;
+
+    pool_split(a->n, 1, thread, n_threads, &begin, &end);
+    for (int64_t i = begin; i < end; i++)
+        a->token[i] = sample_one(&a->row[i], a->logits + i * a->vocab, a->vocab, &s);
+}
+
+void CPU_FN(cpu_sample)(kernels *k, const sample_args *a)
+{
+    cpu_run(k, sample_job, a);
+}
+
+/* Logarithm of the sum of e^x. */
+static double log_sum_exp(const float *x, int n)
+{
+    vf top = vf_set(-INFINITY);
+    vd sum = vd_set(0);
+    double m;
+
+    for (int i = 0; i < n; i += VF)
+        top = vf_max(top, vf_load_part(x + i, n - i < VF ? n - i : VF, -INFINITY));
+    m = (double)vf_max_lane(top);
+    for (int i = 0; i < n; i += VF) {
+        float part[VF];
+
+        vf_store(part, vf_load_part(x + i, n - i < VF ? n - i : VF, -INFINITY));
+        for (int j = 0; j < VF; j += VD)
+            sum = vd_add(sum, vd_exp(vd_sub(vd_load_f32(part + j), vd_set(m))));
+    }
+    return m + log(vd_sum(sum));
+}
+
+/* How many tokens come before `token`: larger logits, or equal ones with a lower id. */
+static int32_t rank_of(const float *x, int n, int32_t token)
+{
+    vf own = vf_set(x[token]);
+    int32_t rank = 0;
+
+    for (int i = 0; i < n; i += VF) {
+        vf v = vf_load_part(x + i, n - i < VF ? n - i : VF, -INFINITY);
+        uint32_t equal = vf_ge(v, own) & ~vf_gt(v, own);
+
+        if (i + VF > token)
+            equal &= i > token ? 0 : (1u << (token - i)) - 1u;
+        rank += __builtin_popcount(vf_gt(v, own)) + __builtin_popcount(equal);
+    }
+    return rank;
+}
+
+/* The n_top best tokens in falling order; equal ones by id. */
+static void top_tokens(void *select, const float *x, int n, int n_top, int32_t *id)
+{
+    int32_t count = CPU_FN(select_best)(select, x, n, n_top, id);
+
+    for (int32_t i = 1; i < count; i++) { /* stable, few */
+        int32_t token = id[i], at = i;
+
+        for (; at > 0 && x[token] > x[id[at - 1]]; at--)
+            id[at] = id[at - 1];
+        id[at] = token;
+    }
+}
+
+static void logprobs_job(void *arg, int thread, int n_threads)
+{
+    const cpu_job *job = arg;
+    const logprobs_args *a = job->args;
+    void *select = cpu_thread_scratch(job->k, thread);
+    int64_t begin, end;
+
+    pool_split(a->n, 1, thread, n_threads, &begin, &end);
+    for (int64_t i = begin; i < end; i++) {
+        const float *x = a->logits + i * a->vocab;
+        int32_t token = a->token[i];
+        double log_total = log_sum_exp(x, a->vocab);
+
+        a->logprob[i] = (float)((double)x[token] - log_total);
+        a->rank[i] = rank_of(x, a->vocab, token);
+        if (a->n_top > 0)
+            top_tokens(select, x, a->vocab, a->n_top, a->top_id + i * a->n_top);
+        for (int64_t j = i * a->n_top; j < (i + 1) * a->n_top; j++)
+            a->top_logprob[j] = (float)((double)x[a->top_id[j]] - log_total);
+    }
+}
+
+void CPU_FN(cpu_logprobs)(kernels *k, const logprobs_args *a)
+{
+    cpu_run(k, logprobs_job, a);
+}
