@@ -1,8 +1,54 @@
-# Front door: everything a newcomer needs. `make help` lists the targets.
+# Front door: `make help` lists the targets.
 SHELL := /bin/bash
 JOBS ?= $(shell nproc)
-BUILD = cmake --preset $(1) >/dev/null && cmake --build --preset $(1) -j $(JOBS)
+PRESET ?= release
+# Build everything, or the targets given, in the folder of a preset.
+BUILD = cmake --preset $(1) >/dev/null && cmake --build --preset $(1) -j $(JOBS) $(if $(2),--target $(2))
 
-.PHONY: release
-release:
+.PHONY: help demo test check release bench soak cuda fmt lint clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
+
+demo: ## build, and let the shipped model answer
+	@tools/setup.sh
+	@$(call BUILD,release,deepinfer)
+	@tools/demo.sh
+
+release: ## optimised build: build/release/deepinfer, tests and benches
+	@tools/setup.sh
 	@$(call BUILD,release)
+
+test: ## one build and all tests
+	@tools/setup.sh --test
+	@$(call BUILD,$(PRESET))
+	@ctest --test-dir build/$(PRESET) -j $(JOBS) -LE soak --output-on-failure --no-tests=error
+
+check: ## everything that CI runs: tests, second compiler, sanitizers, lint, fuzzers, CUDA
+	@tools/setup.sh --dev
+	@tools/check.sh
+
+bench: ## measure; CSV files in bench/out, and a table
+	@tools/setup.sh --test
+	@$(call BUILD,release)
+	@bench/run.sh
+
+soak: ## long runs: tests labelled soak, then every fuzzer for SOAK_S seconds (600)
+	@tools/setup.sh --dev
+	@$(call BUILD,release)
+	@ctest --test-dir build/release -L soak --output-on-failure
+	@tools/fuzz.sh $${SOAK_S:-600}
+
+cuda: ## compile the CUDA sources for Hopper
+	@tools/cuda.sh
+
+fmt: ## format the C sources
+	@git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format-14 -i
+
+lint: ## formatting, house rules, clang-tidy
+	@tools/setup.sh --dev
+	@cmake --preset release >/dev/null
+	@tools/lint.sh
+
+clean: ## remove what was built; keep downloads (build/venv, build/cuda-toolkit)
+	@shopt -s extglob nullglob; rm -rf build/!(venv|cuda-toolkit) bench/out

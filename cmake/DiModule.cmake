@@ -67,14 +67,34 @@ function(di_test name)
                        TIMEOUT ${T_TIMEOUT})
 endfunction()
 
-# A libFuzzer program (clang presets) and its smoke run over tests/fuzz/corpus/<name>.
+# A pytest file as one test: di_pytest(test_client_generate tests/client/test_generate.py LABELS client)
+# It finds the build folder in the environment variable DI_BUILD_DIR. The interpreter is the one of
+# build/venv (tools/setup.sh --test).
+set(DI_PYTHON ${PROJECT_SOURCE_DIR}/build/venv/bin/python)
+function(di_pytest name file)
+  cmake_parse_arguments(T "" "TIMEOUT" "LABELS" ${ARGN})
+  add_test(NAME ${name} COMMAND ${DI_PYTHON} -m pytest -q -p no:cacheprovider ${file}
+           WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 300)
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS "${T_LABELS}" TIMEOUT ${T_TIMEOUT} ENVIRONMENT
+                       "DI_BUILD_DIR=${CMAKE_BINARY_DIR};PYTHONDONTWRITEBYTECODE=1")
+endfunction()
+
+# A libFuzzer program of the preset fuzz: fuzz_<what>, with its corpus in tests/fuzz/corpus/<what>.
+# tools/fuzz.sh runs them; the target `fuzzers` builds them all.
 function(di_fuzzer name)
   cmake_parse_arguments(F "" "" "SOURCES;USES;LINK" ${ARGN})
   if(NOT DI_FUZZ)
     return()
   endif()
+  if(NOT TARGET fuzzers)
+    add_custom_target(fuzzers)
+  endif()
   di_program(${name} SOURCES ${F_SOURCES} USES ${F_USES} LINK ${F_LINK})
   target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz)
+  add_dependencies(fuzzers ${name})
 endfunction()

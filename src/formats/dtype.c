@@ -7,9 +7,8 @@ static const struct {
     const char *name;
     unsigned bytes;
 } types[DTYPE_COUNT] = {
-    [DTYPE_F32] = {"F32", 4},         [DTYPE_BF16] = {"BF16", 2},
-    [DTYPE_F8_E4M3] = {"F8_E4M3", 1}, [DTYPE_F8_E8M0] = {"F8_E8M0", 1},
-    [DTYPE_I8] = {"I8", 1},           [DTYPE_I32] = {"I32", 4},
+    [DTYPE_F32] = {"F32", 4},         [DTYPE_BF16] = {"BF16", 2}, [DTYPE_F8_E4M3] = {"F8_E4M3", 1},
+    [DTYPE_F8_E8M0] = {"F8_E8M0", 1}, [DTYPE_I8] = {"I8", 1},     [DTYPE_I32] = {"I32", 4},
     [DTYPE_I64] = {"I64", 8},         [DTYPE_BOOL] = {"BOOL", 1},
 };
 

@@ -1,8 +1,8 @@
 /* The activation quantisers of the release, in code form; exact.
  *
- * Source: spec section 2.3. Inputs are finite f32 (bf16 values in the release). The decoded value of
- * element i is code[i] * scale of its group, exact in bf16. Q8 and Q4i are idempotent; Q4c is NOT:
- * move its codes and scales, never quantise decoded values again. Thread: any. */
+ * Source: spec section 2.3. Inputs are finite f32 (bf16 values in the release). The decoded value
+ * of element i is code[i] * scale of its group, exact in bf16. Q8 and Q4i are idempotent; Q4c is
+ * NOT: move its codes and scales, never quantise decoded values again. Thread: any. */
 #pragma once
 
 #include <stddef.h>

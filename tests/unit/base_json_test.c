@@ -44,9 +44,9 @@ static void test_reads_a_nested_document_in_order(void **state)
 {
     const char text[] = " {\"a\": [1, -2 ,3.5e1], \"b\":{\"c\":true,\"d\":null} , \"\":\"x\"} \n";
     static const char *const keys[] = {"a", "b", ""};
-    const char *key, *s;
+    const char *key = NULL, *s;
     json_read r;
-    size_t n;
+    size_t n = 0;
     int64_t i;
     double d;
     bool b;
@@ -56,7 +56,7 @@ static void test_reads_a_nested_document_in_order(void **state)
     (void)state;
     assert_int_equal(json_peek(&r), JSON_OBJECT);
     assert_int_equal(json_object(&r, NULL), DI_OK);
-    while (json_key(&r, &key, &n)) {
+    while (at < 3 && json_key(&r, &key, &n)) {
         assert_true(json_key_is(key, n, keys[at]));
         if (at == 0) {
             assert_int_equal(json_array(&r, NULL), DI_OK);
@@ -87,6 +87,7 @@ static void test_reads_a_nested_document_in_order(void **state)
         at++;
     }
     assert_int_equal(at, 3);
+    assert_false(json_key(&r, &key, &n));
     assert_int_equal(json_end(&r, NULL), DI_OK);
     json_close(&r);
     free(copy);

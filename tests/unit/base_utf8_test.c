@@ -152,7 +152,8 @@ static void test_valid_looks_at_every_byte_of_long_text(void **state)
             s[i] = 'a';
         }
         if (n >= 2) {
-            memcpy(s + n - 2, "\xC3\xA9", 2);
+            s[n - 2] = (char)0xC3;
+            s[n - 1] = (char)0xA9;
             assert_true(utf8_valid(s, n));
             assert_false(utf8_valid(s, n - 1));
         }

@@ -1,0 +1,1 @@
+di_fuzzer(fuzz_json SOURCES fuzz/fuzz_json.c USES base LINK m)
