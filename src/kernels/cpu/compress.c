@@ -78,7 +78,7 @@ static void keep_open_rows(const compress_pool_args *a)
 
 void CPU_FN(cpu_compress_pool)(kernels *k, const compress_pool_args *a)
 {
-    cpu_run(k, pool_job, a);
+    cpu_run_sized(k, pool_job, a, (int64_t)a->g->n * a->g->ratio * a->layout->head_dim * 16);
     if (a->g->ratio > 1) /* after all groups have read the ring */
         keep_open_rows(a);
 }
@@ -110,5 +110,5 @@ static void store_job(void *arg, int thread, int n_threads)
 
 void CPU_FN(cpu_compress_store)(kernels *k, const compress_store_args *a)
 {
-    cpu_run(k, store_job, a);
+    cpu_run_sized(k, store_job, a, (int64_t)a->g->n * a->layout->head_dim * 16);
 }

@@ -356,7 +356,10 @@ static void hc_job(void *arg, int thread, int n_threads)
 
 void CPU_FN(cpu_hc)(kernels *k, const hc_args *a)
 {
-    cpu_run(k, hc_job, a);
+    int64_t row = (int64_t)a->hc * a->dim * 2;
+
+    /* The mix matrix alone is worth all threads. */
+    cpu_run_sized(k, hc_job, a, a->n * row + (a->fn ? row * 2 * n_mix(a->hc) : 0));
 }
 
 static void tap_job(void *arg, int thread, int n_threads)
@@ -383,5 +386,5 @@ static void tap_job(void *arg, int thread, int n_threads)
 
 void CPU_FN(cpu_tap)(kernels *k, const tap_args *a)
 {
-    cpu_run(k, tap_job, a);
+    cpu_run_sized(k, tap_job, a, (int64_t)a->n * a->hc * a->dim * 2);
 }

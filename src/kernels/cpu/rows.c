@@ -42,7 +42,7 @@ static void gather_job(void *arg, int thread, int n_threads)
 
 void CPU_FN(cpu_gather)(kernels *k, const gather_args *a)
 {
-    cpu_run(k, gather_job, a);
+    cpu_run_sized(k, gather_job, a, (int64_t)a->n * a->copies * a->table->cols * 2);
 }
 
 static void rope_job(void *arg, int thread, int n_threads)
@@ -63,7 +63,7 @@ static void rope_job(void *arg, int thread, int n_threads)
 
 void CPU_FN(cpu_rope_rows)(kernels *k, const rope_rows_args *a)
 {
-    cpu_run(k, rope_job, a);
+    cpu_run_sized(k, rope_job, a, (int64_t)a->n * a->half * 256); /* cos and sin: slow */
 }
 
 static void qkv_job(void *arg, int thread, int n_threads)
@@ -93,7 +93,7 @@ static void qkv_job(void *arg, int thread, int n_threads)
 
 void CPU_FN(cpu_qkv)(kernels *k, const qkv_args *a)
 {
-    cpu_run(k, qkv_job, a);
+    cpu_run_sized(k, qkv_job, a, (int64_t)a->n * (a->q_rank + a->dim) * 8);
 }
 
 void CPU_FN(cpu_ring_commit)(kernels *k, const ring_commit_args *a)
@@ -145,7 +145,7 @@ static void engram_gather_job(void *arg, int thread, int n_threads)
 
 void CPU_FN(cpu_engram_gather)(kernels *k, const engram_gather_args *a)
 {
-    cpu_run(k, engram_gather_job, a);
+    cpu_run_sized(k, engram_gather_job, a, (int64_t)a->n * a->n_cols * a->table->cols * 4);
 }
 
 /* The gate of a copy: sigmoid of the signed square root of its normalised product with the key. */
@@ -193,7 +193,7 @@ static void engram_apply_job(void *arg, int thread, int n_threads)
 
 void CPU_FN(cpu_engram_apply)(kernels *k, const engram_apply_args *a)
 {
-    cpu_run(k, engram_apply_job, a);
+    cpu_run_sized(k, engram_apply_job, a, (int64_t)a->n * a->hc * a->dim * 8);
 }
 
 /* s = sqrt(softplus(logit)); biased = s + bias. Lanes behind n are not chosen. */
@@ -262,7 +262,7 @@ static void route_job(void *arg, int thread, int n_threads)
 
 void CPU_FN(cpu_route)(kernels *k, const route_args *a)
 {
-    cpu_run(k, route_job, a);
+    cpu_run_sized(k, route_job, a, (int64_t)a->n * a->n_experts * 16);
 }
 
 static float dot_bf16(const float *w, const uint16_t *x, int n)

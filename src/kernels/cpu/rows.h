@@ -25,6 +25,20 @@ static inline void cpu_run(kernels *k, pool_fn fn, const void *args)
     pool_run(k->pool, fn, &job);
 }
 
+/* Work that one thread does before the others would have woken up, in bytes of rows touched. */
+#define CPU_ALONE_BYTES 65536
+
+/* Run a job on all threads, or on the caller alone when `bytes` are few. */
+static inline void cpu_run_sized(kernels *k, pool_fn fn, const void *args, int64_t bytes)
+{
+    cpu_job job = {.k = k, .args = args};
+
+    if (bytes <= CPU_ALONE_BYTES)
+        fn(&job, 0, 1);
+    else
+        pool_run(k->pool, fn, &job);
+}
+
 static inline size_t pad64(size_t bytes)
 {
     return (bytes + 63) / 64 * 64;

@@ -69,7 +69,8 @@ static float prepare(const sample_row *r, const float *logits, int vocab, float 
     vf t = vf_set(divide ? r->temperature : 1.0f), top = vf_set(-INFINITY);
 
     for (int i = 0; i < vocab; i += VF) {
-        vf v = vf_load_part(logits + i, vocab - i < VF ? vocab - i : VF, -INFINITY);
+        vf v =
+            i + VF <= vocab ? vf_load(logits + i) : vf_load_part(logits + i, vocab - i, -INFINITY);
 
         if (divide)
             v = vf_div(v, t);
@@ -161,7 +162,7 @@ static void find_band(const float *w, int64_t n, double need, float *lo, float *
 
     if (mass_from(w, n, 0x1p-40f) < need)
         low = 0;
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 10; i++) {
         uint32_t mid = low + (high - low) / 2;
 
         if (mass_from(w, n, f32_from_bits(mid)) < need)
@@ -304,84 +305,85 @@ static void keep_min_p(const sample_scratch *s, int64_t n, float min_p, float to
     }
 }
 
-/* The race for the best noisy logit: tokens are tried VF at a time, in ascending order. */
-typedef struct race {
-    const sample_row *row;
-    float best, least; /* nothing below `least` can win */
-    int32_t id;
-    int n;
-    float z[2 * VF];
-    int32_t ids[2 * VF];
-} race;
-
-static void race_run(race *r)
-{
-    vf z = vf_load_part(r->z, r->n < VF ? r->n : VF, -INFINITY);
-    vi w = philox_words(vi_load(r->ids), r->row->choice, r->row->position, r->row->seed);
-
-    if (vf_ge(vf_add(z, noise_bound(w)), vf_set(r->least))) {
-        vf v = vf_add(z, noise_lanes(w));
-        float top = vf_max_lane(v);
-
-        if (top > r->best) {
-            r->best = top;
-            r->id = r->ids[__builtin_ctz(vf_ge(v, vf_set(top)))];
-            r->least = max_f32(r->least, top);
-        }
-    }
-    r->n = r->n > VF ? r->n - VF : 0;
-    vf_store(r->z, vf_load(r->z + VF));
-    vi_store(r->ids, vi_load(r->ids + VF));
-}
-
-static inline void race_add(race *r, vf z, vi ids, uint32_t mask)
+/* Append the lanes of z in `mask` with their tokens, in place: n <= the place they come from. */
+static inline int64_t append(const sample_scratch *s, int64_t n, vf z, vi ids, uint32_t mask)
 {
 #if defined(CPU_AVX512)
-    vf_store(r->z + r->n, _mm512_maskz_compress_ps((__mmask16)mask, z));
-    vi_store(r->ids + r->n, _mm512_maskz_compress_epi32((__mmask16)mask, ids));
-    r->n += __builtin_popcount(mask);
+    vf_store(s->z + n, _mm512_maskz_compress_ps((__mmask16)mask, z));
+    vi_store(s->id + n, _mm512_maskz_compress_epi32((__mmask16)mask, ids));
+    return n + __builtin_popcount(mask);
 #else
     float zl[VF];
     int32_t il[VF];
 
+    if (mask == 0xFF) {
+        vf_store(s->z + n, z);
+        vi_store(s->id + n, ids);
+        return n + VF;
+    }
     vf_store(zl, z);
     vi_store(il, ids);
-    for (; mask; mask &= mask - 1, r->n++) {
-        r->z[r->n] = zl[__builtin_ctz(mask)];
-        r->ids[r->n] = il[__builtin_ctz(mask)];
+    for (; mask; mask &= mask - 1, n++) {
+        s->z[n] = zl[__builtin_ctz(mask)];
+        s->id[n] = il[__builtin_ctz(mask)];
     }
+    return n;
 #endif
-    if (r->n >= VF)
-        race_run(r);
 }
 
-/* The winner among the tokens that are left; id NULL: places are tokens. */
-static int32_t draw(const sample_row *row, const float *z, const int32_t *id, int64_t n,
-                    int32_t top_at)
+/* Pack the tokens that can reach `least` with the largest noise; has_id: places have tokens
+ * already. Returns how many. */
+static int64_t pack_runners(const sample_scratch *s, int64_t n, bool has_id, float least)
 {
     static const int32_t lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    int32_t top_id = id ? id[top_at] : top_at;
-    race r = {.row = row, .best = -INFINITY, .id = -1};
+    int64_t count = 0;
 
-    r.least = z[top_at] + noise_gumbel(row->seed, row->choice, row->position, (uint32_t)top_id);
     for (int64_t i = 0; i < n; i += VF) {
-        vf v = vf_load(z + i);
-        uint32_t mask = vf_ge(vf_add(v, vf_set(NOISE_MAX)), vf_set(r.least));
+        vf z = vf_load(s->z + i);
+        uint32_t mask = vf_ge(vf_add(z, vf_set(NOISE_MAX)), vf_set(least));
+        vi ids = has_id ? vi_load(s->id + i) : vi_add(vi_load(lanes), vi_set((int32_t)i));
 
         if (mask)
-            race_add(&r, v, id ? vi_load(id + i) : vi_add(vi_load(lanes), vi_set((int32_t)i)),
-                     mask);
+            count = append(s, count, z, ids, mask);
     }
-    while (r.n > 0)
-        race_run(&r);
-    return r.id;
+    return count;
+}
+
+/* The winner among the tokens that are left: the best noisy logit, of equals the lower token. */
+static int32_t draw(const sample_row *row, const sample_scratch *s, int64_t n, bool has_id,
+                    float top)
+{
+    int32_t at = index_of(s->z, n, top), winner = -1;
+    uint32_t top_id = (uint32_t)(has_id ? s->id[at] : at);
+    philox_lanes p = philox_begin(row->seed, row->choice, row->position);
+    float best = -INFINITY;
+    /* What the likeliest token reaches bounds the others from below. */
+    float least = top + noise_gumbel(row->seed, row->choice, row->position, top_id);
+
+    n = pack_runners(s, n, has_id, least);
+    for (int64_t i = 0; i < n; i += VF) { /* ascending tokens: the first of equals stays */
+        vf z = vf_load_part(s->z + i, n - i < VF ? (int)(n - i) : VF, -INFINITY), v;
+        vi w = philox_words(&p, vi_load(s->id + i));
+        float most;
+
+        if (!vf_ge(vf_add(z, noise_bound(w)), vf_set(least)))
+            continue;
+        v = vf_add(z, noise_lanes(w));
+        most = vf_max_lane(v);
+        if (most > best) {
+            best = most;
+            winner = s->id[i + __builtin_ctz(vf_ge(v, vf_set(most)))];
+            least = max_f32(least, most);
+        }
+    }
+    return winner;
 }
 
 static int32_t sample_one(const sample_row *r, const float *logits, int vocab,
                           const sample_scratch *s)
 {
     float top = prepare(r, logits, vocab, s->z);
-    const int32_t *id = NULL;
+    bool has_id = false;
     int64_t n = vocab;
 
     if (top == -INFINITY)
@@ -390,13 +392,13 @@ static int32_t sample_one(const sample_row *r, const float *logits, int vocab,
         return index_of(s->z, n, top);
     if (r->top_k > 0 && r->top_k < vocab) {
         n = keep_top_k(s, n, r->top_k);
-        id = s->id;
+        has_id = true;
     }
     if (r->top_p < 1)
         keep_top_p(s, n, r->top_p, top);
     if (r->min_p > 0)
         keep_min_p(s, n, r->min_p, top);
-    return draw(r, s->z, id, n, index_of(s->z, n, top));
+    return draw(r, s, n, has_id, top);
 }
 
 static void sample_job(void *arg, int thread, int n_threads)
@@ -415,7 +417,7 @@ static void sample_job(void *arg, int thread, int n_threads)
 
 void CPU_FN(cpu_sample)(kernels *k, const sample_args *a)
 {
-    cpu_run(k, sample_job, a);
+    cpu_run_sized(k, sample_job, a, a->n > 1 ? INT64_MAX : 0); /* a row is one thread's */
 }
 
 /* Logarithm of the sum of e^x. */
@@ -493,5 +495,5 @@ static void logprobs_job(void *arg, int thread, int n_threads)
 
 void CPU_FN(cpu_logprobs)(kernels *k, const logprobs_args *a)
 {
-    cpu_run(k, logprobs_job, a);
+    cpu_run_sized(k, logprobs_job, a, a->n > 1 ? INT64_MAX : 0);
 }

@@ -2,7 +2,7 @@
  *
  * The noise has the bits of kernels/noise.h: the same operations in the same order, none fused.
  * Philox runs on 64-bit lanes (two vectors per VF tokens): the low half of a lane is the word, the
- * upper half is whatever the products left there, which no product reads. Thread: any. */
+ * upper half is whatever is left there, which no product reads. Thread: any. */
 #pragma once
 
 #include "kernels/cpu/rows.h"
@@ -15,12 +15,13 @@ typedef __m512d vd;
 
 static inline vi mul_low_halves(vi a, uint32_t b)
 {
-    return _mm512_mul_epu32(a, _mm512_set1_epi64((int64_t)b));
+    return _mm512_mul_epu32(a, vi_set((int32_t)b));
 }
 
+/* Upper words moved down; a shuffle, because shifts would compete with the products. */
 static inline vi upper_halves(vi a)
 {
-    return _mm512_srli_epi64(a, 32);
+    return _mm512_shuffle_epi32(a, _MM_PERM_DDBB);
 }
 
 static inline vi xor3(vi a, vi b, vi c)
@@ -53,8 +54,8 @@ static inline vf select_word_ge(vi w, uint32_t limit, vf a, vf b)
     return _mm512_mask_mov_ps(b, _mm512_cmpge_epu32_mask(w, vi_set((int32_t)limit)), a);
 }
 
-/* e^x for x <= 0, error below 1e-15 of the value; e^0 is exactly 1.
- * 2^(n/16) from a table, e^r by its series, |r| <= ln2/32. */
+/* e^x for x <= 0, error below 1e-15 of the value, 0 below -708 (tiny results are slow); e^0 is
+ * exactly 1. 2^(n/16) from a table, e^r by its series, |r| <= ln2/32. */
 static inline vd vd_exp(vd x)
 {
     const vd t0 = _mm512_setr_pd(0x1p0, 0x1.0b5586cf9890fp0, 0x1.172b83c7d517bp0,
@@ -63,8 +64,8 @@ static inline vd vd_exp(vd x)
     const vd t1 = _mm512_setr_pd(0x1.6a09e667f3bcdp0, 0x1.7a11473eb0187p0, 0x1.8ace5422aa0dbp0,
                                  0x1.9c49182a3f090p0, 0x1.ae89f995ad3adp0, 0x1.c199bdd85529cp0,
                                  0x1.d5818dcfba487p0, 0x1.ea4afa2a490dap0);
-    const vd magic = _mm512_set1_pd(0x1.8p52);
-    vd y = _mm512_max_pd(x, _mm512_set1_pd(-800.0));
+    const vd magic = _mm512_set1_pd(0x1.8p52), low = _mm512_set1_pd(-708.0);
+    vd y = _mm512_max_pd(x, low);
     vd k = _mm512_add_pd(_mm512_mul_pd(y, _mm512_set1_pd(0x1.71547652b82fep4)), magic);
     vd n = _mm512_sub_pd(k, magic);
     vd r = _mm512_fnmadd_pd(n, _mm512_set1_pd(0x1.62e42fefap-5), y);
@@ -78,7 +79,8 @@ static inline vd vd_exp(vd x)
     p = _mm512_fmadd_pd(p, r, _mm512_set1_pd(1.0));
     t = _mm512_permutex2var_pd(t0, _mm512_castpd_si512(k), t1);
     p = _mm512_fmadd_pd(_mm512_mul_pd(p, r), t, t);
-    return _mm512_scalef_pd(p, _mm512_mul_pd(n, _mm512_set1_pd(0.0625)));
+    return _mm512_maskz_scalef_pd(_mm512_cmp_pd_mask(x, low, _CMP_GE_OQ), p,
+                                  _mm512_mul_pd(n, _mm512_set1_pd(0.0625)));
 }
 
 static inline vd vd_set(double x)
@@ -101,9 +103,12 @@ static inline void vd_store(double *p, vd x)
     _mm512_storeu_pd(p, x);
 }
 
+/* As f32, 0 below 2^-100. */
 static inline void vd_store_f32(float *p, vd x)
 {
-    _mm256_storeu_ps(p, _mm512_cvtpd_ps(x));
+    __mmask8 m = _mm512_cmp_pd_mask(x, _mm512_set1_pd(0x1p-100), _CMP_GE_OQ);
+
+    _mm256_storeu_ps(p, _mm512_maskz_cvtpd_ps(m, x));
 }
 
 static inline vd vd_add(vd a, vd b)
@@ -131,12 +136,13 @@ typedef __m256d vd;
 
 static inline vi mul_low_halves(vi a, uint32_t b)
 {
-    return _mm256_mul_epu32(a, _mm256_set1_epi64x((int64_t)b));
+    return _mm256_mul_epu32(a, vi_set((int32_t)b));
 }
 
+/* Upper words moved down. */
 static inline vi upper_halves(vi a)
 {
-    return _mm256_srli_epi64(a, 32);
+    return _mm256_shuffle_epi32(a, 0xF5);
 }
 
 static inline vi xor3(vi a, vi b, vi c)
@@ -217,9 +223,12 @@ static inline void vd_store(double *p, vd x)
     _mm256_storeu_pd(p, x);
 }
 
+/* As f32, 0 below 2^-100. */
 static inline void vd_store_f32(float *p, vd x)
 {
-    _mm_storeu_ps(p, _mm256_cvtpd_ps(x));
+    vd m = _mm256_cmp_pd(x, _mm256_set1_pd(0x1p-100), _CMP_GE_OQ);
+
+    _mm_storeu_ps(p, _mm256_cvtpd_ps(_mm256_and_pd(x, m)));
 }
 
 static inline vd vd_add(vd a, vd b)
@@ -252,31 +261,43 @@ static inline double vd_sum(vd x)
     return sum;
 }
 
-/* First word of Philox 4x32-10 for VF token ids; what it keeps of the counter is (choice, position
- * low, position high). */
-static inline vi philox_words(vi ids, uint32_t choice, int64_t position, uint64_t seed)
+/* What the rounds of Philox 4x32-10 add for one (seed, choice, position). */
+typedef struct philox_lanes {
+    vi c1, c2, c3, k0[10], k1[10];
+} philox_lanes;
+
+static inline philox_lanes philox_begin(uint64_t seed, uint32_t choice, int64_t position)
 {
-    vi out[2], id[2];
+    philox_lanes p = {.c1 = vi_set((int32_t)choice),
+                      .c2 = vi_set((int32_t)position),
+                      .c3 = vi_set((int32_t)(position >> 32))};
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
 
-    widen(ids, id);
-    for (int half = 0; half < 2; half++) {
-        vi c0 = id[half], c1 = vi_set((int32_t)choice), c2 = vi_set((int32_t)position);
-        vi c3 = vi_set((int32_t)(position >> 32));
-        uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-
-        for (int round = 0; round < 10; round++) {
-            vi p0 = mul_low_halves(c0, 0xD2511F53u), p1 = mul_low_halves(c2, 0xCD9E8D57u);
-
-            c0 = xor3(upper_halves(p1), c1, vi_set((int32_t)k0));
-            c2 = xor3(upper_halves(p0), c3, vi_set((int32_t)k1));
-            c1 = p1;
-            c3 = p0;
-            k0 += 0x9E3779B9u;
-            k1 += 0xBB67AE85u;
-        }
-        out[half] = c0;
+    for (int round = 0; round < 10; round++) {
+        p.k0[round] = vi_set((int32_t)k0);
+        p.k1[round] = vi_set((int32_t)k1);
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
     }
-    return narrow(out);
+    return p;
+}
+
+/* First words for VF token ids. */
+static inline vi philox_words(const philox_lanes *p, vi ids)
+{
+    vi c0[2], c1[2] = {p->c1, p->c1}, c2[2] = {p->c2, p->c2}, c3[2] = {p->c3, p->c3};
+
+    widen(ids, c0);
+    for (int round = 0; round < 10; round++)
+        for (int h = 0; h < 2; h++) {
+            vi p0 = mul_low_halves(c0[h], 0xD2511F53u), p1 = mul_low_halves(c2[h], 0xCD9E8D57u);
+
+            c0[h] = xor3(upper_halves(p1), c1[h], p->k0[round]);
+            c2[h] = xor3(upper_halves(p0), c3[h], p->k1[round]);
+            c1[h] = p1;
+            c3[h] = p0;
+        }
+    return narrow(c0);
 }
 
 /* noise_log_of and noise_log in lanes. */

@@ -8,7 +8,7 @@
 #include "kernels/cpu/rows.h"
 
 #define CAP_SURVIVORS 32768
-#define MAX_GROUPS    8192
+#define MAX_GROUPS    16384
 
 typedef struct select_scratch {
     float *value;   /* [CAP_SURVIVORS + VF] */
@@ -241,5 +241,5 @@ static void select_job(void *arg, int thread, int n_threads)
 
 void CPU_FN(cpu_select)(kernels *k, const select_args *a)
 {
-    cpu_run(k, select_job, a);
+    cpu_run_sized(k, select_job, a, a->n > 1 ? INT64_MAX : 0); /* a row is one thread's */
 }
