@@ -19,31 +19,6 @@ static void run_layer(model *m, int layer)
     layer_ffn(m, layer);
 }
 
-/* Collapse, norm and logits of the head rows only. */
-static void run_head(model *m)
-{
-    kernels *k = m->k;
-
-    if (m->n_head == 0)
-        return;
-    k->ops->hc(k, &(hc_args){.n = m->n_head,
-                             .hc = m->cfg.hc,
-                             .dim = m->cfg.hidden,
-                             .eps = m->cfg.rms_eps,
-                             .x = m->b.x,
-                             .rows = m->head_rows.dev,
-                             .pre_in = m->pre,
-                             .norm = m->w.norm,
-                             .collapsed = m->b.collapsed,
-                             .out = m->b.head_in});
-    trace_act(m, -1, "final", m->b.collapsed, m->n_head, m->cfg.hidden);
-    k->ops->linear(k, &(linear_args){.w = m->w.head,
-                                     .n = m->n_head,
-                                     .out = LINEAR_F32,
-                                     .x = m->b.head_in,
-                                     .y = m->b.logits});
-}
-
 di_code model_forward(model *m, const seq_rows *seq, int n_seqs, float **logits, di_status *st)
 {
     di_code rc = DI_OK;
@@ -55,7 +30,7 @@ di_code model_forward(model *m, const seq_rows *seq, int n_seqs, float **logits,
         layer_leave(m);
         if (m->plan.n_stages > 0)
             draft_feed(m);
-        run_head(m);
+        layer_head(m);
     }
     DI_TRY(m->k->ops->finish(m->k, st));
     *logits = m->b.logits;

@@ -221,6 +221,8 @@ static void index_select(model *m, int layer)
             trace_margins(m, layer, row, a.n, stride);
     }
     trace_selection(m, layer);
+    if (p->cand == CAND_SOURCE)
+        trace_candidates(m, layer);
 }
 
 /* Latent query and window keys. */
@@ -347,6 +349,32 @@ void layer_ffn(model *m, int layer)
                                        .y = m->b.y});
     m->pending = true;
     trace_act(m, layer, "ffn_out", m->b.y, rows(m), c->hidden);
+}
+
+/* ---- head --------------------------------------------------------------------------------- */
+
+void layer_head(model *m)
+{
+    kernels *k = m->k;
+
+    if (m->n_head == 0)
+        return;
+    k->ops->hc(k, &(hc_args){.n = m->n_head,
+                             .hc = m->cfg.hc,
+                             .dim = m->cfg.hidden,
+                             .eps = m->cfg.rms_eps,
+                             .x = m->b.x,
+                             .rows = m->head_rows.dev,
+                             .pre_in = m->pre,
+                             .norm = m->w.norm,
+                             .collapsed = m->b.collapsed,
+                             .out = m->b.head_in});
+    trace_act(m, -1, "final", m->b.collapsed, m->n_head, m->cfg.hidden);
+    k->ops->linear(k, &(linear_args){.w = m->w.head,
+                                     .n = m->n_head,
+                                     .out = LINEAR_F32,
+                                     .x = m->b.head_in,
+                                     .y = m->b.logits});
 }
 
 /* ---- tests ---------------------------------------------------------------------------------- */

@@ -31,6 +31,8 @@ void layer_attention(model *m, int layer);
 void layer_ffn(model *m, int layer);
 /* Expand a pending y into x. */
 void layer_leave(model *m);
+/* Collapse, norm and logits of the rows that asked for logits. */
+void layer_head(model *m);
 /* Taps of the step's last rows -> rings of the draft stages (spec 7.1). */
 void draft_feed(model *m);
 /* Head and Markov loop behind the last stage. Outputs as model_draft; row: see there. */

@@ -171,7 +171,9 @@ void trace_f32(model *m, int layer, const char *name, const float *data, int64_t
                int64_t cols);
 void trace_i32(model *m, int layer, const char *name, const int32_t *data, int64_t rows,
                int64_t cols);
-/* The selection of the step as 0 or 1 per row and entry; how far the scores of rows row0.. of a
- * tile are from choosing another entry or candidate block. */
+/* The selection of the step, and the entries inside a candidate source's blocks, as 0 or 1 per row
+ * and entry (a row's entries that are not visible yet are meaningless in the second); how far the
+ * scores of rows row0.. of a tile are from choosing another entry or candidate block. */
 void trace_selection(model *m, int layer);
+void trace_candidates(model *m, int layer);
 void trace_margins(model *m, int layer, int row0, int n, int64_t stride);

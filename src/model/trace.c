@@ -91,6 +91,30 @@ void trace_selection(model *m, int layer)
     emit(m, layer, "attn.indexer.selected", p, rows, cols);
 }
 
+void trace_candidates(model *m, int layer)
+{
+    int64_t rows = m->rows.s.n_rows, most = m->cand.max_blocks, block = m->cand.block;
+    int64_t cols = (m->max_pos + 1) / m->plan.layer[layer].ratio;
+    float *p = room(m, rows * (cols + most + 1));
+    int32_t *ids, *count;
+
+    if (!p)
+        return;
+    ids = (int32_t *)(void *)(p + rows * cols);
+    count = ids + rows * most;
+    m->k->ops->get(m->k, ids, m->cand.ids, (size_t)(rows * most) * sizeof *ids);
+    m->k->ops->get(m->k, count, m->cand.count, (size_t)rows * sizeof *count);
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t e = 0; e < cols; e++)
+            p[r * cols + e] = count[r] < 0;
+        for (int64_t b = 0; b < count[r]; b++)
+            for (int64_t e = ids[r * most + b] * block;
+                 e < cols && e < (ids[r * most + b] + 1) * block; e++)
+                p[r * cols + e] = 1;
+    }
+    emit(m, layer, "attn.indexer.candidates", p, rows, cols);
+}
+
 static int falling(const void *a, const void *b)
 {
     float x = *(const float *)a, y = *(const float *)b;
