@@ -227,16 +227,16 @@ static slot *free_slot(generator *g)
 di_code generator_submit(generator *g, const gen_request *r, di_status *st)
 {
     slot *s = free_slot(g);
+    int64_t cap = r->n_prompt + r->max_tokens;
     di_code rc;
 
     if (!s)
         return di_fail(st, DI_E_BUSY, "all %d sequences are in use", g->max_seqs);
     DI_TRY(check(g, r, st));
     s->req = *r;
-    s->tokens = mem_try_calloc((size_t)(r->n_prompt + r->max_tokens), sizeof *s->tokens);
+    s->tokens = mem_try_calloc((size_t)cap, sizeof *s->tokens);
     if (!s->tokens) {
-        rc = di_fail(st, DI_E_NOMEM, "no memory for a sequence of %lld tokens",
-                     (long long)(r->n_prompt + r->max_tokens));
+        rc = di_fail(st, DI_E_NOMEM, "no memory for a sequence of %lld tokens", (long long)cap);
         goto done;
     }
     memcpy(s->tokens, r->prompt, (size_t)r->n_prompt * sizeof *s->tokens);

@@ -381,8 +381,7 @@ static opt_result parse(arguments *a, int argc, char **argv, di_status *st)
          .kind = OPT_INT,
          .to = &a->context,
          .arg = "N",
-         .help = "tokens of the sequence that memory is counted for (default: the model's, at most "
-                 "131072)",
+         .help = "sequence that memory is counted for (default: the model's, up to 131072)",
          .min = 1,
          .max = (double)((int64_t)1 << 40)},
         {.name = "quiet",
@@ -393,9 +392,8 @@ static opt_result parse(arguments *a, int argc, char **argv, di_status *st)
     };
     const opt_program p = {.name = NAME,
                            .usage = "DIR [OPTION]...",
-                           .summary =
-                               "What a checkpoint holds, and what it takes to run it. Checks "
-                               "every header and reads no weights.",
+                           .summary = "What a checkpoint holds, and what it takes to run it.\n"
+                                      "Checks every header and reads no weights.",
                            .options = options,
                            .n = ARRAY_LEN(options)};
     int first = argc;

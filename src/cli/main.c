@@ -14,6 +14,7 @@ static const program programs[] = {
     {"generate", "answer a prompt, or a file of prompts", cli_generate},
     {"chat", "talk with the model on the terminal", cli_chat},
     {"logits", "logits of every position of a list of ids, as a file", cli_logits},
+    {"selftest", "check this machine's kernels against the reference", cli_selftest},
     {"inspect", "what a checkpoint holds and needs", cli_inspect},
 };
 

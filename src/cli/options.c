@@ -163,6 +163,7 @@ opt_result opt_parse(const opt_program *p, int argc, char **argv, int *first, di
     make_tables(p, longs, shorts);
     opterr = 0;
     optind = 1;
+    /* NOLINTNEXTLINE(concurrency-mt-unsafe): the main thread is the only one yet */
     while ((code = getopt_long(argc, argv, shorts, longs, NULL)) != -1) {
         const opt *o = by_code(p, code);
 

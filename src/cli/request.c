@@ -426,14 +426,15 @@ di_code request_max_tokens(int64_t asked, bool strict, int64_t n_prompt, int64_t
                            const recipe_chat *chat, int64_t *out, di_status *st)
 {
     int64_t room = context - n_prompt, limit = LENGTH_THINKING;
+    int64_t completion = asked > 0 ? asked : 0, all = n_prompt + completion;
 
     if (room < 0 || (strict && asked > (room ? room : 1)))
         return di_fail(st, DI_E_INVALID,
                        "This model's maximum context length is %lld tokens. However, you requested "
                        "%lld tokens (%lld in the messages, %lld in the completion). Please reduce "
                        "the length of the messages or completion.",
-                       (long long)context, (long long)(n_prompt + (asked > 0 ? asked : 0)),
-                       (long long)n_prompt, (long long)(asked > 0 ? asked : 0));
+                       (long long)context, (long long)all, (long long)n_prompt,
+                       (long long)completion);
     if (asked < 0) {
         if (!chat || !chat->thinking)
             limit = LENGTH_PLAIN;
@@ -456,7 +457,6 @@ static di_code encode_chat(request *r, const request_defaults *d, const recipe_c
     recipe_prompt p = {0};
     di_code rc;
 
-    r->kind = REQUEST_CHAT;
     r->starts_in_reasoning = recipe_starts_in_reasoning(chat);
     DI_TRY(recipe_render(chat, &p, st));
     DI_TRY(recipe_encode(d->tok, &p, &r->ids, st));
@@ -514,6 +514,7 @@ static di_code settle(body *b, di_status *st)
                        n_prompts ? "only one of \"prompt\", \"prompt_token_ids\" and \"messages\" "
                                    "may be given"
                                  : "no \"prompt\", \"prompt_token_ids\" or \"messages\"");
+    r->kind = b->has_messages ? REQUEST_CHAT : REQUEST_TEXT;
     DI_TRY(sampling_check(&r->sampling, d->vocab, st));
     DI_TRY(settle_logprobs(b, st));
     if (b->has_messages)
@@ -701,6 +702,7 @@ di_code request_from_chat(request *r, const request_defaults *d, const recipe_ch
     di_code rc;
 
     DI_TRY(set_defaults(r, d, st));
+    r->kind = REQUEST_CHAT;
     DI_TRY(encode_chat(r, d, chat, st));
     DI_TRY(finish_request(r, d, chat, st));
 done:

@@ -79,7 +79,7 @@ static void token_text(json_write *w, const tokenizer *tok, int32_t id)
     char hex[8];
     str text = {0};
 
-    if (utf8_valid(bytes ? bytes : "", n)) {
+    if (!bytes || utf8_valid(bytes, n)) {
         jw_string(w, bytes ? bytes : "", n);
         return;
     }
