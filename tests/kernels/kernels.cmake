@@ -7,3 +7,5 @@ di_test(test_kernel_dispatch SOURCES kernels/dispatch_test.c USES base formats t
         LABELS kernels)
 di_test(test_kernel_state SOURCES kernels/state_test.c USES base formats tensor kernels
         LINK m LABELS kernels)
+di_test(test_kernel_sample SOURCES kernels/sample_test.c USES base formats tensor kernels
+        LINK m LABELS kernels)
