@@ -19,21 +19,22 @@ from tokenizers import normalizers as N
 
 LAST = 0x110000
 HANGUL = range(0xAC00, 0xD7A4)  # decomposed by arithmetic in the C code
-CLASSES = ["OTHER", "LETTER", "MARK", "NUMBER", "PUNCT", "SPACE", "NEWLINE", "CJK"]
+OTHER, LETTER, MARK, NUMBER, PUNCT, SPACE, NEWLINE, CJK_OTHER, CJK_LETTER, CJK_PUNCT = range(10)
 
 
 def classes(ranges):
     out = bytearray(LAST)
-    for name, value in (("L", 1), ("M", 2), ("N", 3), ("P", 4), ("S", 4), ("s", 5)):
+    for name, value in (("L", LETTER), ("M", MARK), ("N", NUMBER), ("P", PUNCT), ("S", PUNCT),
+                        ("s", SPACE)):
         for first, last in ranges[name]:
             for c in range(first, last + 1):
                 assert out[c] == 0, f"U+{c:04X} has two classes"
                 out[c] = value
-    out[0x0A] = out[0x0D] = CLASSES.index("NEWLINE")
+    out[0x0A] = out[0x0D] = NEWLINE
+    cjk = {OTHER: CJK_OTHER, LETTER: CJK_LETTER, MARK: CJK_LETTER, PUNCT: CJK_PUNCT}
     for first, last in ranges["CJK"]:
         for c in range(first, last + 1):
-            assert out[c] != CLASSES.index("NUMBER"), f"U+{c:04X}: numbers are split off before CJK"
-            out[c] = CLASSES.index("CJK")
+            out[c] = cjk[out[c]]  # no number, no white space
     return out
 
 

@@ -93,6 +93,12 @@ static const uint8_t *punct_end(const uint8_t *p, const uint8_t *end)
     return p;
 }
 
+/* Characters that stages 1 and 2 have cut off. */
+static inline bool ends_text(uc_class c)
+{
+    return c == UC_NUMBER || c >= UC_CJK_OTHER;
+}
+
 /* White space: \s*[\r\n]+ takes all up to the last newline of the run; else \s+(?!\S) takes the
  * whole run at the end of the text and all but its last character before anything else; else \s+
  * takes a single character. */
@@ -113,26 +119,44 @@ static const uint8_t *space_end(const uint8_t *p, const uint8_t *end)
     }
     if (newline)
         return newline;
-    if (p == end || c == UC_NUMBER || c == UC_CJK || last == start)
+    if (p == end || ends_text(c) || last == start)
         return p;
     return last;
 }
 
-/* Characters that no alternative takes. The last one before a word begins that word. */
-static const uint8_t *gap_end(const uint8_t *p, const uint8_t *end)
+/* Characters that no alternative takes, all of class c. The last one before a word begins it. */
+static const uint8_t *gap_end(const uint8_t *p, const uint8_t *end, uc_class c)
 {
     const uint8_t *last = p;
-    uc_class c = UC_OTHER;
+    uc_class after = c;
     size_t len;
 
     while (p < end) {
-        c = class_at(p, &len);
-        if (c != UC_OTHER)
+        after = class_at(p, &len);
+        if (after != c)
             break;
         last = p;
         p += len;
     }
-    return p < end && (c == UC_LETTER || c == UC_MARK) ? last : p;
+    if (p == end)
+        return p;
+    return (c == UC_CJK_OTHER ? after == UC_CJK_LETTER : after == UC_LETTER || after == UC_MARK)
+               ? last
+               : p;
+}
+
+/* The word pattern inside a CJK run. */
+static const uint8_t *cjk_pattern(const uint8_t *p, const uint8_t *end, uc_class c,
+                                  const uint8_t *next)
+{
+    size_t len;
+
+    if (c == UC_CJK_OTHER) {
+        if (next == end || class_at(next, &len) != UC_CJK_LETTER)
+            return gap_end(p, end, c);
+        c = UC_CJK_LETTER;
+    }
+    return skip_class(next, end, c);
 }
 
 /* The word pattern at p; `c` and `next` are the class of its first character and what follows. */
@@ -152,7 +176,7 @@ static const uint8_t *word_pattern(const uint8_t *p, const uint8_t *end, uc_clas
         return skip_word(next, end);
     if (c == UC_PUNCT || (*p == ' ' && after == UC_PUNCT))
         return punct_end(next, end);
-    return c == UC_OTHER ? gap_end(p, end) : space_end(p, end);
+    return c == UC_OTHER ? gap_end(p, end, c) : space_end(p, end);
 }
 
 size_t pretok_next(const char *text, size_t n)
@@ -163,8 +187,8 @@ size_t pretok_next(const char *text, size_t n)
 
     if (c == UC_NUMBER)
         stop = number_end(p, end);
-    else if (c == UC_CJK)
-        stop = skip_class(p, end, UC_CJK);
+    else if (c >= UC_CJK_OTHER)
+        stop = cjk_pattern(p, end, c, p + len);
     else
         stop = word_pattern(p, end, c, p + len);
     return (size_t)(stop - p);

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 /* Classes that the pre-tokenizer tells apart (spec recipe.md 5.2): general categories of Unicode
- * 16.0.0. A character of the CJK range has that class whatever its category. */
+ * 16.0.0, those of the CJK and kana range of stage 2 apart. */
 typedef enum uc_class {
     UC_OTHER, /* controls, unassigned, private use, formats, separators that are no white space */
     UC_LETTER,
@@ -14,7 +14,9 @@ typedef enum uc_class {
     UC_PUNCT, /* punctuation and symbols */
     UC_SPACE, /* White_Space, CR and LF aside */
     UC_NEWLINE,
-    UC_CJK
+    UC_CJK_OTHER,  /* unassigned */
+    UC_CJK_LETTER, /* letters and marks */
+    UC_CJK_PUNCT
 } uc_class;
 
 extern const uint8_t uc_class_index[0x110000 >> 7];

@@ -115,10 +115,20 @@ static void test_cjk_runs_are_cut_off_first(void **state)
     (void)state;
     assert_pieces("\u4F60\u597Dabc", "\u4F60\u597D`abc");
     assert_pieces("\u304B\u30AB\u4E00", "\u304B\u30AB\u4E00");
-    /* U+9FA6 is a letter behind the range, U+3097 is unassigned inside it */
-    assert_pieces("\u9FA5\u9FA6", "\u9FA5`\u9FA6");
-    assert_pieces("\u3096\u3097\u3099", "\u3096\u3097\u3099");
+    assert_pieces("\u9FA5\u9FA6", "\u9FA5`\u9FA6"); /* a letter behind the range */
     assert_pieces("\u4F60\uFF0C\u597D", "\u4F60`\uFF0C`\u597D");
+}
+
+static void test_the_word_pattern_cuts_inside_cjk_runs(void **state)
+{
+    (void)state;
+    assert_pieces("\u30A2\u30FB\u30A2", "\u30A2`\u30FB`\u30A2"); /* a point */
+    assert_pieces("\u30A0\u309B\n", "\u30A0\u309B`\n");
+    assert_pieces("\u304B\u3099\u304B", "\u304B\u3099\u304B");               /* a mark */
+    assert_pieces("\u3096\u3097\u3098\u3099", "\u3096`\u3097`\u3098\u3099"); /* unassigned */
+    assert_pieces("\u3097a", "\u3097`a");
+    assert_pieces("\u200B\u304B", "\u200B`\u304B");
+    assert_pieces("!\u30FB", "!`\u30FB");
 }
 
 static void test_ascii_punctuation_takes_the_ascii_letters_behind_it(void **state)
@@ -474,6 +484,7 @@ int main(void)
         cmocka_unit_test(test_blanks_before_a_number_stay_together),
         cmocka_unit_test(test_numbers_come_in_threes),
         cmocka_unit_test(test_cjk_runs_are_cut_off_first),
+        cmocka_unit_test(test_the_word_pattern_cuts_inside_cjk_runs),
         cmocka_unit_test(test_ascii_punctuation_takes_the_ascii_letters_behind_it),
         cmocka_unit_test(test_the_tilde_is_a_symbol),
         cmocka_unit_test(test_punctuation_does_not_join_words),
