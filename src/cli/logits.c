@@ -1,15 +1,13 @@
 /* deepinfer logits: the logits of every position of a list of token ids, as a safetensors file. */
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/file.h"
-#include "base/json_read.h"
 #include "base/mem.h"
 #include "base/progress.h"
 #include "cli/cli.h"
+#include "cli/ids.h"
 #include "cli/session.h"
 #include "kv/seq.h"
 
@@ -59,73 +57,15 @@ static opt_result parse(logits_options *o, int argc, char **argv, di_status *st)
     return opt_parse(&program, argc, argv, NULL, st);
 }
 
-static di_code id_out_of_range(const char *path, size_t i, long long id, int vocab, di_status *st)
-{
-    return di_fail(st, DI_E_INVALID, "id %zu of \"%s\" is %lld, but ids run from 0 to %d", i, path,
-                   id, vocab - 1);
-}
-
-static di_code read_json_ids(const char *text, size_t n, const char *path, int vocab, tok_ids *ids,
-                             di_status *st)
-{
-    json_read r;
-    int64_t v;
-    di_code rc;
-
-    json_open(&r, text, n, path);
-    DI_TRY(json_array(&r, st));
-    while (json_item(&r)) {
-        DI_TRY(json_int(&r, &v, st));
-        if (v < 0 || v >= vocab) {
-            rc = id_out_of_range(path, ids->n, (long long)v, vocab, st);
-            goto done;
-        }
-        DI_TRY(tok_ids_push(ids, (int32_t)v, st));
-    }
-    DI_TRY(json_end(&r, st));
-done:
-    json_close(&r);
-    return rc;
-}
-
-static di_code read_plain_ids(const char *text, const char *path, int vocab, tok_ids *ids,
-                              di_status *st)
-{
-    static const char blanks[] = " \t\r\n,";
-
-    for (const char *s = text + strspn(text, blanks); *s; s += strspn(s, blanks)) {
-        char *end;
-        long long v = strtoll(s, &end, 10);
-        di_code rc;
-
-        if (end == s || (*end && !strchr(blanks, *end)))
-            return di_fail(st, DI_E_FORMAT, "id %zu of \"%s\" is not an integer: \"%.20s\"", ids->n,
-                           path, s);
-        if (v < 0 || v >= vocab)
-            return id_out_of_range(path, ids->n, v, vocab, st);
-        rc = tok_ids_push(ids, (int32_t)v, st);
-        if (rc != DI_OK)
-            return rc;
-        s = end;
-    }
-    return DI_OK;
-}
-
 static di_code read_ids(const char *path, int vocab, tok_ids *ids, di_status *st)
 {
     char *text;
-    size_t n, blank;
+    size_t n;
     di_code rc = file_read(&text, &n, path, MAX_IDS_BYTES, st);
 
     if (rc != DI_OK)
         return rc;
-    blank = strspn(text, " \t\r\n");
-    if (strlen(text) != n)
-        rc = di_fail(st, DI_E_FORMAT, "\"%s\" holds a 0 byte: it is not a list of ids", path);
-    else if (text[blank] == '[')
-        rc = read_json_ids(text, n, path, vocab, ids, st);
-    else
-        rc = read_plain_ids(text, path, vocab, ids, st);
+    rc = ids_parse(text, n, path, vocab, ids, st);
     if (rc == DI_OK && ids->n == 0)
         rc = di_fail(st, DI_E_INVALID, "\"%s\" holds no ids", path);
     mem_free(text);
