@@ -42,6 +42,8 @@ static void read_features(void)
     features.avx512_vnni = features.avx512 && bit(c, 11);
     if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d))
         features.avx512_bf16 = features.avx512 && bit(a, 5);
+    if (__get_cpuid(0, &a, &b, &c, &d)) /* the vendor's name begins in ebx */
+        features.avx512_bf16_fast = features.avx512_bf16 && b == signature_AMD_ebx;
 }
 
 static void read_name(void)

@@ -36,15 +36,15 @@ static void part_bytes(size_t part[PART_KEY + 1], int cap, int dim)
 
     part[PART_HEADS] = pad64(16 * d * sizeof(uint16_t));
     part[PART_TILE] = pad64(ATTN_TILE * d * sizeof(uint16_t));
-    part[PART_TILE_F32] = pad64(ATTN_TILE * d * ATTN_TILE_F32);
-    part[PART_Q] = pad64(d * hp * ATTN_Q_BYTES);
-    part[PART_VALUES] = pad64(d * n * sizeof(uint16_t));
+    part[PART_TILE_F32] = pad64(ATTN_TILE * d * sizeof(float));
+    part[PART_Q] = pad64(d * hp * sizeof(float));
+    part[PART_VALUES] = pad64(d * n * sizeof(attn_value));
     part[PART_SCORES] = pad64(n * hp * sizeof(float));
-    part[PART_PROBS] = pad64(n * hp * ATTN_PROBS_BYTES);
+    part[PART_PROBS] = pad64(n * hp * sizeof(float));
     part[PART_KEY] = pad64(n * sizeof(uint8_t *));
 }
 
-static attn_scratch lay_out(uint8_t *at, int cap, int dim)
+static attn_scratch lay_out(uint8_t *at, int cap, int dim, bool bf16)
 {
     size_t part[PART_KEY + 1];
     uint8_t *start[PART_KEY + 1];
@@ -60,7 +60,8 @@ static attn_scratch lay_out(uint8_t *at, int cap, int dim)
                           .scores = (void *)start[PART_SCORES],
                           .probs = start[PART_PROBS],
                           .key = (void *)start[PART_KEY],
-                          .cap = cap};
+                          .cap = cap,
+                          .bf16 = bf16};
 }
 
 size_t CPU_FN(attention_thread_bytes)(const kernel_limits *l)
@@ -126,7 +127,7 @@ static void load_queries(const attention_args *a, const attn_scratch *s, int row
             memcpy(to, (const uint16_t *)a->q + head * dim, (size_t)dim * sizeof *to);
             rope_bf16(to + dim - a->rope, cs, a->rope / 2, 1.0f);
         }
-        attn_pack_queries(s, dim, hp, g);
+        ATTN_CALL(s, pack_queries, dim, hp, g);
     }
 }
 
@@ -171,7 +172,7 @@ static void softmax(const attn_scratch *s, int n_keys, int hp, const float *sink
             if (k + 1 < n_keys)
                 p1 = vf_exp(vf_sub(vf_load(score + (k + 1) * hp), top));
             den = vf_add(vf_add(den, p0), p1);
-            attn_put_probs(s, k / 2, hp, h, p0, p1);
+            ATTN_CALL(s, put_probs, k / 2, h, p0, p1);
         }
         den = vf_add(den, vf_exp(vf_sub(vf_load(sink + h), top)));
         vf_store(inverse + h, vf_div(vf_set(1.0f), den));
@@ -191,14 +192,12 @@ static void attend(const attention_args *a, const attn_scratch *s, int row, int 
         int in_tile = n_keys - k < ATTN_TILE ? n_keys - k : ATTN_TILE;
         int padded = decode_tile(a, s, k, in_tile, n_keys, n_window);
 
-        attn_put_values(s, dim, k, padded);
-        attn_score_tile(s, s->scores + k * hp, padded, dim, hp, a->scale);
+        ATTN_CALL(s, put_values, dim, k, padded);
+        ATTN_CALL(s, score_tile, s->scores + k * hp, padded, dim, hp, a->scale);
     }
     memcpy(sink, a->sink->f32 + head0, (size_t)n * sizeof *sink);
     softmax(s, n_keys, hp, sink, inverse);
-    for (int db = 0; db < dim / 32; db++)
-        for (int h = 0; h < n; h += ATTN_VALUE_HEADS)
-            attn_value_step(s, o, dim, hp, h, n, db, (n_keys + 1) / 2, inverse);
+    ATTN_CALL(s, values, o, dim, n, n_keys, inverse);
     for (int h = 0; h < n; h++)
         rope_bf16(o + (h + 1) * dim - a->rope, a->cs + (int64_t)row * a->rope, a->rope / 2, -1.0f);
 }
@@ -226,8 +225,8 @@ static void attention_job(void *arg, int thread, int n_threads)
     const cpu_job *job = arg;
     const attention_args *a = job->args;
     const cpu_impl *impl = job->k->impl;
-    attn_scratch s =
-        lay_out(cpu_thread_scratch(job->k, thread), max_keys(&impl->lim), a->layout->head_dim);
+    attn_scratch s = lay_out(cpu_thread_scratch(job->k, thread), max_keys(&impl->lim),
+                             a->layout->head_dim, impl->bf16_attention);
     int size = part_heads(a->s->n_rows, a->n_heads, n_threads);
     int parts = (a->n_heads + size - 1) / size;
     int64_t begin, end;

@@ -1,14 +1,15 @@
-/* The dot loops of sparse attention, per instruction set.
+/* The dot loops of sparse attention.
  *
  * Heads are lanes while scoring, so that maximum and sum over keys never cross lanes; channels are
- * lanes while values are summed. `hp` is the number of heads of a part, padded to 16.
- *            AVX-512 (vdpbf16ps)                      AVX2 (f32 FMA)
- *   queries  [dim/2][hp] pairs of channels            [dim][hp] f32
- *   tile     [ATTN_TILE][dim] bf16                    the same, and [ATTN_TILE][dim] f32
- *   values   [dim/32][cap/2][32] pairs of keys        [dim/32][cap][32] bf16
- *   probs    [cap/2][hp] pairs of keys, bf16          [cap][hp] f32 on the bf16 grid (over scores)
+ * lanes while values are summed. Every score is one chain over ascending channels, every output one
+ * chain over ascending keys. Two ways, chosen by the processor once (attention.c):
+ *            f32 FMA                                  bf16 pairs (AVX-512, vdpbf16ps)
+ *   queries  [dim][hp] f32                            [dim/2][hp] pairs of channels
+ *   tile     [ATTN_TILE][dim] bf16, the same as f32   [ATTN_TILE][dim] bf16
+ *   values   [dim/32][cap][32] f32 (AVX2: bf16)       [dim/32][cap/2][32] pairs of keys
+ *   probs    [hp/8][cap][8] f32 on the bf16 grid      [hp/8][cap/2][8] pairs of keys
  *   scores   [cap][hp] f32                            the same
- * Every score is one chain over ascending channels, every output one chain over ascending keys. */
+ * `hp` is the number of heads of a part, padded to 16. */
 #pragma once
 
 #include "kernels/cpu/rows.h"
@@ -18,48 +19,187 @@
 #define ATTN_HEADS 64 /* most heads of a part */
 
 typedef struct attn_scratch {
+    bool bf16;
+    int cap;         /* keys, a multiple of ATTN_TILE */
     uint16_t *heads; /* [16][dim] rotated queries */
     uint16_t *tile;
-    void *q, *values, *probs;
     float *tile_f32, *scores;
+    void *q, *values, *probs;
     const uint8_t **key;
-    int cap; /* keys, a multiple of ATTN_TILE */
 } attn_scratch;
 
 #if defined(CPU_AVX512)
 
-#define ATTN_Q_BYTES     2
-#define ATTN_TILE_F32    0
-#define ATTN_PROBS_BYTES 2
+/* Values are read once per eight heads: f32 saves widening them each time. */
+typedef float attn_value;
+#define VALUE_HEADS 8
+#define SCORE_NV    4
 
-/* 16x16 dwords. */
-static inline void transpose16(__m512i r[16])
+static inline vf value_load(const attn_value *p)
 {
-    __m512i t[16];
+    return vf_load(p);
+}
 
-    for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+static inline void value_store(attn_value *to, const uint16_t *from)
+{
+    vf_store(to, vf_load_bf16(from));
+    vf_store(to + VF, vf_load_bf16(from + VF));
+}
+
+#else /* CPU_AVX2 */
+
+typedef uint16_t attn_value;
+#define VALUE_HEADS 4
+#define SCORE_NV    2
+
+static inline vf value_load(const attn_value *p)
+{
+    return vf_load_bf16(p);
+}
+
+static inline void value_store(attn_value *to, const uint16_t *from)
+{
+    memcpy(to, from, 32 * sizeof *to);
+}
+
+#endif
+
+/* Rotated rows of 16 heads -> lanes group*16.. of the packed queries. */
+static inline void f32_pack_queries(const attn_scratch *s, int dim, int hp, int group)
+{
+    float *q = (float *)s->q + group * 16;
+
+#if defined(CPU_AVX512)
+    for (int d = 0; d < dim; d += 16) {
+        __m512i r[16];
+
+        for (int h = 0; h < 16; h++)
+            r[h] = vf_bits(vf_load_bf16(s->heads + h * dim + d));
+        transpose16(r);
+        for (int i = 0; i < 16; i++)
+            vi_store(q + (d + i) * hp, r[i]);
     }
-    for (int i = 0; i < 16; i += 4) {
-        r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-        r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-        r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-        r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-    }
-    for (int i = 0; i < 16; i += 8)
-        for (int j = i; j < i + 4; j++) {
-            t[j] = _mm512_shuffle_i32x4(r[j], r[j + 4], 0x88);
-            t[j + 4] = _mm512_shuffle_i32x4(r[j], r[j + 4], 0xDD);
+#else
+    for (int d = 0; d < dim; d++)
+        for (int h = 0; h < 16; h++)
+            q[d * hp + h] = bf16_to_f32(s->heads[h * dim + d]);
+#endif
+}
+
+/* The tile's keys, key `first` of the row and on, to the values. */
+static inline void f32_put_values(const attn_scratch *s, int dim, int first, int n)
+{
+    for (int k = 0; k < n; k++)
+        for (int d = 0; d < dim; d += 32)
+            value_store((attn_value *)s->values + (d / 32 * s->cap + first + k) * 32,
+                        s->tile + k * dim + d);
+}
+
+/* Scores of ATTN_STEP keys for nv vectors of heads. */
+static inline __attribute__((always_inline)) void
+f32_score_step(const float *q, float *out, const float *key, int dim, int hp, int nv, vf scale)
+{
+    vf acc[ATTN_STEP][SCORE_NV];
+
+    for (int j = 0; j < ATTN_STEP; j++)
+        for (int v = 0; v < nv; v++)
+            acc[j][v] = vf_zero();
+    for (int d = 0; d < dim; d++) {
+        vf qv[SCORE_NV];
+
+        for (int v = 0; v < nv; v++)
+            qv[v] = vf_load(q + d * hp + v * VF);
+        for (int j = 0; j < ATTN_STEP; j++) {
+            vf kv = vf_set(key[j * dim + d]);
+
+            for (int v = 0; v < nv; v++)
+                acc[j][v] = vf_fma(qv[v], kv, acc[j][v]);
         }
-    for (int j = 0; j < 8; j++) {
-        r[j] = _mm512_shuffle_i32x4(t[j], t[j + 8], 0x88);
-        r[j + 8] = _mm512_shuffle_i32x4(t[j], t[j + 8], 0xDD);
+    }
+    for (int j = 0; j < ATTN_STEP; j++)
+        for (int v = 0; v < nv; v++)
+            vf_store(out + j * hp + v * VF, vf_mul(acc[j][v], scale));
+}
+
+static inline void f32_score_tile(const attn_scratch *s, float *out, int n, int dim, int hp,
+                                  float scale)
+{
+    for (int i = 0; i < n * dim; i += VF)
+        vf_store(s->tile_f32 + i, vf_load_bf16(s->tile + i));
+    for (int k = 0; k < n; k += ATTN_STEP) {
+        const float *key = s->tile_f32 + k * dim;
+        int h = 0;
+
+        for (; h + SCORE_NV * VF <= hp; h += SCORE_NV * VF)
+            f32_score_step((float *)s->q + h, out + k * hp + h, key, dim, hp, SCORE_NV,
+                           vf_set(scale));
+        for (; h + 2 * VF <= hp; h += 2 * VF)
+            f32_score_step((float *)s->q + h, out + k * hp + h, key, dim, hp, 2, vf_set(scale));
+        for (; h < hp; h += VF)
+            f32_score_step((float *)s->q + h, out + k * hp + h, key, dim, hp, 1, vf_set(scale));
     }
 }
 
+/* Store VF heads from h on of element j of the probabilities, `n` elements in all per head. */
+static inline void put_prob_lanes(void *probs, int n, int j, int h, vi p)
+{
+    uint32_t *to = (uint32_t *)probs + ((int64_t)(h / 8) * n + j) * 8;
+
+#if defined(CPU_AVX512)
+    _mm256_storeu_si256((__m256i *)(void *)to, _mm512_castsi512_si256(p));
+    _mm256_storeu_si256((__m256i *)(void *)(to + (int64_t)n * 8), _mm512_extracti64x4_epi64(p, 1));
+#else
+    vi_store(to, p);
+#endif
+}
+
+/* Probabilities of keys 2j and 2j+1 for VF heads from `h` on. */
+static inline void f32_put_probs(const attn_scratch *s, int j, int h, vf p0, vf p1)
+{
+    put_prob_lanes(s->probs, s->cap, 2 * j, h, vf_bits(vf_bf16(p0)));
+    put_prob_lanes(s->probs, s->cap, 2 * j + 1, h, vf_bits(vf_bf16(p1)));
+}
+
+/* o[h][..] = (sum over keys) * inverse[h] for VALUE_HEADS heads and 2*VF channels from d on. */
+static inline void f32_value_step(const attn_scratch *s, uint16_t *o, int dim, int h0, int n_heads,
+                                  int d, int n_keys, const float *inverse)
+{
+    const attn_value *v = (const attn_value *)s->values + d / 32 * s->cap * 32 + d % 32;
+    const float *p = (const float *)s->probs + (int64_t)(h0 / 8) * s->cap * 8 + h0 % 8;
+    vf acc[VALUE_HEADS][2];
+
+    for (int h = 0; h < VALUE_HEADS; h++)
+        acc[h][0] = acc[h][1] = vf_zero();
+    for (int j = 0; j < n_keys; j++) {
+        vf v0 = value_load(v + j * 32), v1 = value_load(v + j * 32 + VF);
+
+        for (int h = 0; h < VALUE_HEADS; h++) {
+            vf ph = vf_set(p[j * 8 + h]);
+
+            acc[h][0] = vf_fma(ph, v0, acc[h][0]);
+            acc[h][1] = vf_fma(ph, v1, acc[h][1]);
+        }
+    }
+    for (int h = 0; h < VALUE_HEADS && h0 + h < n_heads; h++) {
+        uint16_t *to = o + (h0 + h) * dim + d;
+        vf scale = vf_set(inverse[h0 + h]);
+
+        vf_store_bf16(to, vf_mul(acc[h][0], scale));
+        vf_store_bf16(to + VF, vf_mul(acc[h][1], scale));
+    }
+}
+
+static inline void f32_values(const attn_scratch *s, uint16_t *o, int dim, int n_heads, int n_keys,
+                              const float *inverse)
+{
+    for (int h = 0; h < n_heads; h += VALUE_HEADS)
+        for (int d = 0; d < dim; d += 2 * VF)
+            f32_value_step(s, o, dim, h, n_heads, d, n_keys, inverse);
+}
+
+#if defined(CPU_AVX512)
 /* Rotated rows of 16 heads -> lanes group*16.. of the packed queries. */
-static inline void attn_pack_queries(const attn_scratch *s, int dim, int hp, int group)
+static inline void bf16_pack_queries(const attn_scratch *s, int dim, int hp, int group)
 {
     uint32_t *q = (uint32_t *)s->q + group * 16;
 
@@ -75,7 +215,7 @@ static inline void attn_pack_queries(const attn_scratch *s, int dim, int hp, int
 }
 
 /* The tile's keys, from key `first` (even) on, in pairs to the values. */
-static inline void attn_put_values(const attn_scratch *s, int dim, int first, int n)
+static inline void bf16_put_values(const attn_scratch *s, int dim, int first, int n)
 {
     static const uint16_t order[32] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
                                        37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
@@ -95,9 +235,9 @@ static inline void attn_put_values(const attn_scratch *s, int dim, int first, in
 }
 
 /* Scores of ATTN_STEP keys of the tile for nv vectors of heads. */
-static inline __attribute__((always_inline)) void score_step(const attn_scratch *s, float *out,
-                                                             const uint16_t *tile, int dim, int hp,
-                                                             int nv, vf scale)
+static inline __attribute__((always_inline)) void bf16_score_step(const attn_scratch *s, float *out,
+                                                                  const uint16_t *tile, int dim,
+                                                                  int hp, int nv, vf scale)
 {
     const uint32_t *q = s->q, *key = (const uint32_t *)(const void *)tile;
     vf acc[ATTN_STEP][4];
@@ -123,7 +263,7 @@ static inline __attribute__((always_inline)) void score_step(const attn_scratch 
             vf_store(out + j * hp + 16 * v, vf_mul(acc[j][v], scale));
 }
 
-static inline void attn_score_tile(const attn_scratch *s, float *out, int n, int dim, int hp,
+static inline void bf16_score_tile(const attn_scratch *s, float *out, int n, int dim, int hp,
                                    float scale)
 {
     for (int k = 0; k < n; k += ATTN_STEP) {
@@ -131,34 +271,33 @@ static inline void attn_score_tile(const attn_scratch *s, float *out, int n, int
 
         switch (hp / 16) {
         case 1:
-            score_step(s, out + k * hp, tile, dim, hp, 1, vf_set(scale));
+            bf16_score_step(s, out + k * hp, tile, dim, hp, 1, vf_set(scale));
             break;
         case 2:
-            score_step(s, out + k * hp, tile, dim, hp, 2, vf_set(scale));
+            bf16_score_step(s, out + k * hp, tile, dim, hp, 2, vf_set(scale));
             break;
         case 3:
-            score_step(s, out + k * hp, tile, dim, hp, 3, vf_set(scale));
+            bf16_score_step(s, out + k * hp, tile, dim, hp, 3, vf_set(scale));
             break;
         default:
-            score_step(s, out + k * hp, tile, dim, hp, 4, vf_set(scale));
+            bf16_score_step(s, out + k * hp, tile, dim, hp, 4, vf_set(scale));
         }
     }
 }
 
-/* Probabilities of keys 2j and 2j+1 for VF heads from `h` on. */
-static inline void attn_put_probs(const attn_scratch *s, int j, int hp, int h, vf p0, vf p1)
+static inline void bf16_put_probs(const attn_scratch *s, int j, int h, vf p0, vf p1)
 {
     vi low = vi_shr(vf_bits(vf_bf16(p0)), 16);
 
-    vi_store((uint32_t *)s->probs + j * hp + h, vi_or(low, vf_bits(vf_bf16(p1))));
+    put_prob_lanes(s->probs, s->cap / 2, j, h, vi_or(low, vf_bits(vf_bf16(p1))));
 }
 
-/* o[h][db*32..] = (sum over key pairs) * inverse[h], for 8 heads and 32 channels. */
-static inline void attn_value_step(const attn_scratch *s, uint16_t *o, int dim, int hp, int h0,
-                                   int n_heads, int db, int pairs, const float *inverse)
+/* o[h][d..] = (sum over key pairs) * inverse[h] for 8 heads and 32 channels. */
+static inline void bf16_value_step(const attn_scratch *s, uint16_t *o, int dim, int h0, int n_heads,
+                                   int d, int pairs, const float *inverse)
 {
-    const uint32_t *v = (const uint32_t *)s->values + db * (s->cap / 2) * 32;
-    const uint32_t *p = (const uint32_t *)s->probs + h0;
+    const uint32_t *v = (const uint32_t *)s->values + d / 32 * (s->cap / 2) * 32;
+    const uint32_t *p = (const uint32_t *)s->probs + (int64_t)(h0 / 8) * (s->cap / 2) * 8;
     vf acc[8][2];
 
     for (int h = 0; h < 8; h++)
@@ -168,119 +307,34 @@ static inline void attn_value_step(const attn_scratch *s, uint16_t *o, int dim, 
         __m512bh v1 = (__m512bh)_mm512_loadu_si512(v + j * 32 + 16);
 
         for (int h = 0; h < 8; h++) {
-            __m512bh ph = (__m512bh)_mm512_set1_epi32((int32_t)p[j * hp + h]);
+            __m512bh ph = (__m512bh)_mm512_set1_epi32((int32_t)p[j * 8 + h]);
 
             acc[h][0] = _mm512_dpbf16_ps(acc[h][0], ph, v0);
             acc[h][1] = _mm512_dpbf16_ps(acc[h][1], ph, v1);
         }
     }
-    for (int h = 0; h < 8; h++) {
+    for (int h = 0; h < 8 && h0 + h < n_heads; h++) {
+        uint16_t *to = o + (h0 + h) * dim + d;
         vf scale = vf_set(inverse[h0 + h]);
 
-        if (h0 + h >= n_heads)
-            break;
-        vf_store_bf16(o + (h0 + h) * dim + db * 32, vf_mul(acc[h][0], scale));
-        vf_store_bf16(o + (h0 + h) * dim + db * 32 + 16, vf_mul(acc[h][1], scale));
+        vf_store_bf16(to, vf_mul(acc[h][0], scale));
+        vf_store_bf16(to + 16, vf_mul(acc[h][1], scale));
     }
 }
 
-#define ATTN_VALUE_HEADS 8
-
-#else /* CPU_AVX2 */
-
-#define ATTN_Q_BYTES     4
-#define ATTN_TILE_F32    4
-#define ATTN_PROBS_BYTES 0
-
-static inline void attn_pack_queries(const attn_scratch *s, int dim, int hp, int group)
+static inline void bf16_values(const attn_scratch *s, uint16_t *o, int dim, int n_heads, int n_keys,
+                               const float *inverse)
 {
-    float *q = (float *)s->q + group * 16;
-
-    for (int d = 0; d < dim; d++)
-        for (int h = 0; h < 16; h++)
-            q[d * hp + h] = bf16_to_f32(s->heads[h * dim + d]);
-}
-
-static inline void attn_put_values(const attn_scratch *s, int dim, int first, int n)
-{
-    for (int k = 0; k < n; k++)
+    for (int h = 0; h < n_heads; h += 8)
         for (int d = 0; d < dim; d += 32)
-            memcpy((uint16_t *)s->values + (d / 32 * s->cap + first + k) * 32,
-                   s->tile + k * dim + d, 32 * sizeof(uint16_t));
+            bf16_value_step(s, o, dim, h, n_heads, d, (n_keys + 1) / 2, inverse);
 }
 
-static inline void score_step(const attn_scratch *s, float *out, const float *key, int dim, int hp,
-                              int h0, vf scale)
-{
-    const float *q = (const float *)s->q + h0;
-    vf acc[ATTN_STEP][2];
+/* One of the two ways. */
+#define ATTN_CALL(s, fn, ...) ((s)->bf16 ? bf16_##fn(s, __VA_ARGS__) : f32_##fn(s, __VA_ARGS__))
 
-    for (int j = 0; j < ATTN_STEP; j++)
-        acc[j][0] = acc[j][1] = vf_zero();
-    for (int d = 0; d < dim; d++) {
-        vf q0 = vf_load(q + d * hp), q1 = vf_load(q + d * hp + 8);
+#else
 
-        for (int j = 0; j < ATTN_STEP; j++) {
-            vf kv = vf_set(key[j * dim + d]);
-
-            acc[j][0] = vf_fma(q0, kv, acc[j][0]);
-            acc[j][1] = vf_fma(q1, kv, acc[j][1]);
-        }
-    }
-    for (int j = 0; j < ATTN_STEP; j++) {
-        vf_store(out + j * hp + h0, vf_mul(acc[j][0], scale));
-        vf_store(out + j * hp + h0 + 8, vf_mul(acc[j][1], scale));
-    }
-}
-
-static inline void attn_score_tile(const attn_scratch *s, float *out, int n, int dim, int hp,
-                                   float scale)
-{
-    for (int i = 0; i < n * dim; i += VF)
-        vf_store(s->tile_f32 + i, vf_load_bf16(s->tile + i));
-    for (int k = 0; k < n; k += ATTN_STEP)
-        for (int h = 0; h < hp; h += 16)
-            score_step(s, out + k * hp, s->tile_f32 + k * dim, dim, hp, h, vf_set(scale));
-}
-
-static inline void attn_put_probs(const attn_scratch *s, int j, int hp, int h, vf p0, vf p1)
-{
-    vf_store(s->scores + 2 * j * hp + h, vf_bf16(p0));
-    vf_store(s->scores + (2 * j + 1) * hp + h, vf_bf16(p1));
-}
-
-/* o[h][db*32..] for 4 heads and 32 channels, 16 at a time. */
-static inline void attn_value_step(const attn_scratch *s, uint16_t *o, int dim, int hp, int h0,
-                                   int n_heads, int db, int pairs, const float *inverse)
-{
-    const uint16_t *v = (const uint16_t *)s->values + db * s->cap * 32;
-    const float *p = s->scores + h0;
-
-    for (int c = 0; c < 32; c += 16) {
-        vf acc[4][2];
-
-        for (int h = 0; h < 4; h++)
-            acc[h][0] = acc[h][1] = vf_zero();
-        for (int j = 0; j < 2 * pairs; j++) {
-            vf v0 = vf_load_bf16(v + j * 32 + c), v1 = vf_load_bf16(v + j * 32 + c + 8);
-
-            for (int h = 0; h < 4; h++) {
-                vf ph = vf_set(p[j * hp + h]);
-
-                acc[h][0] = vf_fma(ph, v0, acc[h][0]);
-                acc[h][1] = vf_fma(ph, v1, acc[h][1]);
-            }
-        }
-        for (int h = 0; h < 4 && h0 + h < n_heads; h++) {
-            uint16_t *to = o + (h0 + h) * dim + db * 32 + c;
-            vf scale = vf_set(inverse[h0 + h]);
-
-            vf_store_bf16(to, vf_mul(acc[h][0], scale));
-            vf_store_bf16(to + 8, vf_mul(acc[h][1], scale));
-        }
-    }
-}
-
-#define ATTN_VALUE_HEADS 4
+#define ATTN_CALL(s, fn, ...) f32_##fn(s, __VA_ARGS__)
 
 #endif

@@ -60,6 +60,7 @@ typedef struct cpu_impl {
     int n_threads;
     uint8_t *scratch;
     size_t thread_bytes, shared_bytes;
+    bool bf16_attention; /* dots by vdpbf16ps, where that is faster than f32 FMA */
 } cpu_impl;
 
 static inline int cpu_threads(const kernels *k)

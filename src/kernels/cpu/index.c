@@ -7,7 +7,7 @@
  *   score = sum over heads ascending of relu(sum over groups ascending of dot * sk * sq) * w
  * Order inside a group of 32, the same for keys and queries: per 8 elements 0 2 4 6 (the low
  * nibbles of a dword of codes), then 1 3 5 7. */
-#include "kernels/cpu/attention_dot.h"
+#include "kernels/cpu/rows.h"
 
 #define ROW_BLOCK 4
 #define HEADS     4 /* heads at a time */

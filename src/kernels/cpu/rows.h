@@ -159,6 +159,36 @@ static inline void latent_row_decode(uint16_t *out, const uint8_t *row, int dim)
 #endif
 }
 
+#if defined(CPU_AVX512)
+
+/* 16x16 dwords. */
+static inline void transpose16(__m512i r[16])
+{
+    __m512i t[16];
+
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+        r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+        r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+        r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+    for (int i = 0; i < 16; i += 8)
+        for (int j = i; j < i + 4; j++) {
+            t[j] = _mm512_shuffle_i32x4(r[j], r[j + 4], 0x88);
+            t[j + 4] = _mm512_shuffle_i32x4(r[j], r[j + 4], 0xDD);
+        }
+    for (int j = 0; j < 8; j++) {
+        r[j] = _mm512_shuffle_i32x4(t[j], t[j + 8], 0x88);
+        r[j + 8] = _mm512_shuffle_i32x4(t[j], t[j + 8], 0xDD);
+    }
+}
+
+#endif
+
 /* Scratch of the operations in these files (rows.c takes the largest). */
 size_t CPU_FN(attention_thread_bytes)(const kernel_limits *l);
 size_t CPU_FN(index_thread_bytes)(const kernel_limits *l);

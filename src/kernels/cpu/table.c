@@ -46,7 +46,8 @@ static di_code reserve(kernels *k, const kernel_limits *lim, di_status *st)
                     .n_threads = n_threads,
                     .scratch = scratch,
                     .thread_bytes = thread,
-                    .shared_bytes = shared};
+                    .shared_bytes = shared,
+                    .bf16_attention = cpu_get()->avx512_bf16_fast};
     return DI_OK;
 }
 
