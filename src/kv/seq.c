@@ -5,6 +5,8 @@
 
 #include "base/mem.h"
 
+#define ALIGN 64
+
 struct kv_seq {
     kv_pool *pool;
     kv_seq *next_free;
@@ -17,12 +19,23 @@ struct kv_seq {
 struct kv_pool {
     kv_layout layout;
     int n_blocks, n_seqs, n_free;
-    uint8_t *blocks, *fixed;
+    uint8_t *blocks, *fixed; /* at multiples of ALIGN inside the next two */
+    uint8_t *blocks_mem, *fixed_mem;
     int32_t *tables;
     int32_t *free; /* stack of free block ids */
     kv_seq *seqs, *free_seqs;
     size_t bytes;
 };
+
+/* Room for `bytes` at a multiple of ALIGN. Plain zeroed memory: what no sequence ever reaches is
+ * never touched, so a pool for long sequences costs only what is used. */
+static uint8_t *lazy(size_t bytes, uint8_t **mem)
+{
+    size_t room;
+
+    *mem = size_add(bytes, ALIGN, &room) ? mem_try_calloc(room, 1) : NULL;
+    return *mem ? *mem + (ALIGN - (uintptr_t)*mem % ALIGN) % ALIGN : NULL;
+}
 
 static di_code reserve_all(kv_pool *p, di_status *st)
 {
@@ -33,8 +46,8 @@ static di_code reserve_all(kv_pool *p, di_status *st)
         return di_fail(st, DI_E_INVALID, "%d sequences and %d blocks of state exceed all memory",
                        p->n_seqs, p->n_blocks);
     p->bytes = blocks + fixed;
-    p->blocks = mem_try_aligned(blocks ? blocks : 1, 64);
-    p->fixed = mem_try_aligned(fixed ? fixed : 1, 64);
+    p->blocks = lazy(blocks, &p->blocks_mem);
+    p->fixed = lazy(fixed, &p->fixed_mem);
     p->tables = mem_try_calloc(tables, sizeof *p->tables);
     p->free = mem_try_calloc(n_blocks, sizeof *p->free);
     p->seqs = mem_try_calloc(n_seqs, sizeof *p->seqs);
@@ -82,8 +95,8 @@ void kv_pool_free(kv_pool *p)
 {
     if (!p)
         return;
-    mem_free(p->blocks);
-    mem_free(p->fixed);
+    mem_free(p->blocks_mem);
+    mem_free(p->fixed_mem);
     mem_free(p->tables);
     mem_free(p->free);
     mem_free(p->seqs);
