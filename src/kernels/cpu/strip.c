@@ -134,6 +134,14 @@ INLINE void decode_scale(vf scale[NV], strip_format format, const strip *s, int6
     }
 }
 
+/* One line of the strips that come: the hardware's prefetchers alone leave the core waiting,
+ * because its window holds few lines of weights with the work on them. */
+INLINE void prefetch(const uint8_t *at)
+{
+    _mm_prefetch((const char *)at + 4096, _MM_HINT_T1);
+    _mm_prefetch((const char *)at + 512, _MM_HINT_T0);
+}
+
 /* First path: n rows, x [n_blocks][n][BLOCK]. */
 INLINE void direct(float *out, strip_format format, const strip *s, const float *x, int n)
 {
@@ -155,6 +163,8 @@ INLINE void direct(float *out, strip_format format, const strip *s, const float 
         for (int k = 0; k < BLOCK; k++) {
             vf w[NV];
 
+            if (k * block_bytes(format) / BLOCK / 64 != (k + 1) * block_bytes(format) / BLOCK / 64)
+                prefetch(block + (size_t)k * block_bytes(format) / BLOCK);
             decode(w, format, block, k);
             UNROLL
             for (int t = 0; t < n; t++) {
