@@ -153,6 +153,7 @@ INLINE void direct(float *out, strip_format format, const strip *s, const float 
             total[t][v] = vf_zero();
     for (int64_t b = 0; b < s->n_blocks; b++, x += n * BLOCK) {
         const uint8_t *block = s->data + (size_t)b * block_bytes(format);
+        const int per_column = (int)block_bytes(format) / BLOCK;
         vf sum[DIRECT][NV], scale[NV];
 
         UNROLL
@@ -163,8 +164,8 @@ INLINE void direct(float *out, strip_format format, const strip *s, const float 
         for (int k = 0; k < BLOCK; k++) {
             vf w[NV];
 
-            if (k * block_bytes(format) / BLOCK / 64 != (k + 1) * block_bytes(format) / BLOCK / 64)
-                prefetch(block + (size_t)k * block_bytes(format) / BLOCK);
+            if (k * per_column / 64 != (k + 1) * per_column / 64)
+                prefetch(block + k * per_column);
             decode(w, format, block, k);
             UNROLL
             for (int t = 0; t < n; t++) {
