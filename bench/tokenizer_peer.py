@@ -2,12 +2,13 @@
 """Tokenizer throughput against the `tokenizers` package: one thread each, the same 10 MB of text,
 turn by turn in one run, and the same ids.
 
-    bench/tokenizer_peer.py build/release/bench/bench_tokenizer build/release/data/tokenizer-v4/tokenizer.json
+    bench/tokenizer_peer.py build/release/bench/bench_tokenizer
 
 Prints the CSV rows of bench_tokenizer; the row of encoding has the peer as its ceiling and the ratio
 to it as its fraction (above 1: faster than the peer).
 """
 import os
+import pathlib
 import statistics
 import subprocess
 import sys
@@ -41,7 +42,8 @@ def check_ids(peer, docs, path):
         sys.exit("the ids differ from the peer's")
 
 
-def main(program, tokenizer):
+def main(program):
+    tokenizer = str(pathlib.Path(program).parents[1] / "data/tokenizer-v4/tokenizer.json")
     peer = Tokenizer.from_file(tokenizer)
     with tempfile.TemporaryDirectory() as tmp:
         text, ids = tmp + "/text", tmp + "/ids"
@@ -65,4 +67,4 @@ def main(program, tokenizer):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])

@@ -299,7 +299,7 @@ static bool run_file(golden *g, const char *dir, const char *name)
         fprintf(stderr, "%s\n", st.message);
         return false;
     }
-    g->file = path;
+    g->file = name;
     for (g->line = 1; at < n; g->line++) {
         const char *end = memchr(text + at, '\n', n - at);
         size_t len = end ? (size_t)(end - text) - at : n - at;
