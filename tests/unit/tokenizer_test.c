@@ -1,6 +1,7 @@
 /* The tokenizer on the released file: traps of the pre-tokenizer, added tokens, ill-formed text,
  * decoding, compressed ids (spec recipe.md 5, model.md 6.1). The golden data are run by
  * golden_tokenizer; refused files are in tokenizer_load_test.c. */
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -366,6 +367,36 @@ static void test_long_pieces_are_not_quadratic(void **state)
     mem_free(text);
 }
 
+static void *encode_often(void *arg)
+{
+    static const char text[] = "for (size_t i = 0; i < n; i++) unzusammenh\u00E4ngend \u4F60\u597D";
+    tok_ids *last = arg;
+
+    for (int i = 0; i < 200; i++) {
+        last->n = 0;
+        if (tokenizer_encode(tok, text, sizeof text - 1, true, last, NULL) != DI_OK)
+            last->n = 0;
+    }
+    return NULL;
+}
+
+static void test_threads_share_a_tokenizer(void **state)
+{
+    pthread_t threads[4];
+    tok_ids ids[5] = {{0}};
+
+    (void)state;
+    for (size_t i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, encode_often, &ids[i]), 0);
+    encode_often(&ids[4]);
+    for (size_t i = 0; i < 4; i++) {
+        pthread_join(threads[i], NULL);
+        assert_ids(ids[i], ids[4].ids, ids[4].n);
+    }
+    assert_true(ids[4].n > 10);
+    tok_ids_fini(&ids[4]);
+}
+
 /* ---- decoding ---- */
 
 static void test_decoder_never_splits_a_character(void **state)
@@ -501,6 +532,7 @@ int main(void)
         cmocka_unit_test(test_every_single_byte_has_an_id),
         cmocka_unit_test(test_short_and_long_pieces_merge_by_rank),
         cmocka_unit_test(test_long_pieces_are_not_quadratic),
+        cmocka_unit_test(test_threads_share_a_tokenizer),
         cmocka_unit_test(test_decoder_never_splits_a_character),
         cmocka_unit_test(test_decoder_holds_ill_formed_bytes_until_a_good_one),
         cmocka_unit_test(test_skipping_special_tokens_keeps_the_role_markers),
