@@ -18,6 +18,7 @@ typedef struct slot {
     sampler *sampler;
     int32_t *tokens; /* [n_prompt + max_tokens] */
     int64_t n_tokens, len;
+    int64_t whole_from; /* prompt rows before it need not run every layer (model_exact_tail) */
     int32_t stop_id[MAX_STOP_IDS];
 } slot;
 
@@ -151,7 +152,8 @@ static void finish(generator *g, slot *s, gen_finish why, const di_status *st)
 {
     gen_request req = s->req;
 
-    if (req.keep && why != GEN_FAILED) {
+    /* Half a prompt whose rows stopped early has no rings to go on from. */
+    if (req.keep && why != GEN_FAILED && (s->len >= req.n_prompt || s->whole_from == 0)) {
         *req.keep = (gen_kept){.seq = s->seq, .tokens = s->tokens, .len = s->len};
         s->seq = NULL;
         s->tokens = NULL;
@@ -210,10 +212,21 @@ static void take_kept(generator *g, slot *s)
         memcmp(k->tokens, s->tokens, (size_t)k->len * sizeof *s->tokens) == 0) {
         s->seq = k->seq;
         s->len = k->len;
+        if (s->whole_from <= s->len)
+            s->whole_from = 0; /* the rings are there */
         g->n_reused += k->len;
         k->seq = NULL;
     }
     gen_kept_drop(k);
+}
+
+/* Where the last rows of the prompt begin that must run every layer. Log-probabilities of the
+ * prompt need all of them. */
+static int64_t whole_from(const generator *g, const gen_request *r)
+{
+    int64_t tail = model_exact_tail(g->m);
+
+    return tail < 0 || r->prompt_logprobs || r->n_prompt <= tail ? 0 : r->n_prompt - tail;
 }
 
 static slot *free_slot(generator *g)
@@ -246,6 +259,7 @@ di_code generator_submit(generator *g, const gen_request *r, di_status *st)
         memcpy(s->stop_id, r->stop_id, (size_t)r->n_stop_ids * sizeof *s->stop_id);
     s->req.stop_id = s->stop_id;
     DI_TRY(sampler_new(&s->sampler, &r->sampling, g->vocab, r->prompt, r->n_prompt, st));
+    s->whole_from = whole_from(g, r);
     take_kept(g, s);
     if (!s->seq)
         DI_TRY(kv_seq_new(g->pool, &s->seq, st));
@@ -287,7 +301,9 @@ static di_code add_rows(generator *g, slot *s, int n, di_status *st)
                     .token = s->tokens + s->len,
                     .history = s->tokens + s->len - history,
                     .n_history = (int)history,
-                    .n_logits = n_logits};
+                    .n_logits = n_logits,
+                    .whole_from = s->whole_from,
+                    .ring_first = s->whole_from};
     g->seq_slot[g->n_seqs++] = s;
     for (int i = n - n_logits; i < n; i++) {
         int64_t pos = s->len + i + 1;

@@ -13,7 +13,7 @@
 
 #define MAX_SEQS 4
 #define ROWS     32
-#define CONTEXT  256
+#define CONTEXT  640
 #define MAX_OUT  64
 
 /* "Hello!" as a chat without thinking. */
@@ -263,8 +263,8 @@ static void test_impossible_requests_are_refused(void **state)
     refuses(t, "empty");
     refuses(request_of(bad, 2, 5, &a), "prompt_token_ids[1] is 6400");
     refuses(request_of(negative, 1, 5, &a), "is -1");
-    refuses(request_of(filled, CONTEXT + 1, 1, &a), "257 tokens");
-    refuses(request_of(hello, ARRAY_LEN(hello), CONTEXT - 7, &a), "room for 248");
+    refuses(request_of(filled, CONTEXT + 1, 1, &a), "641 tokens");
+    refuses(request_of(hello, ARRAY_LEN(hello), CONTEXT - 7, &a), "room for 632");
     t = r;
     t.stop_id = bad;
     t.n_stop_ids = 2;
@@ -312,6 +312,36 @@ static void test_prompt_logprobs_cover_the_prompt_and_nothing_more(void **state)
     assert_int_equal(none.n_prompt_lp, 149);
     assert_int_equal(none.n, 0);
     assert_int_equal(none.why, GEN_LENGTH);
+}
+
+static void test_prompt_rows_that_stop_early_change_nothing(void **state)
+{
+    int32_t prompt[600];
+    answer_log whole = {0}, early = {0}, again = {0};
+    gen_kept kept = {0};
+    gen_request r;
+
+    (void)state;
+    assert_in_range(model_exact_tail(s.m), 1, 500);
+    make_prompt(prompt, 600, 6);
+    r = request_of(prompt, 600, 20, &whole);
+    r.logprobs = true;
+    r.prompt_logprobs = true; /* all rows run every layer */
+    submit(&r);
+    r.arg = &early;
+    r.prompt_logprobs = false;
+    submit(&r);
+    run_all();
+    assert_memory_equal(early.id, whole.id, sizeof whole.id);
+    assert_memory_equal(early.logprob, whole.logprob, sizeof whole.logprob);
+    /* Half a prompt is not taken over. */
+    r.arg = &again;
+    r.keep = &kept;
+    submit(&r);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(generator_step(g, NULL), DI_OK);
+    generator_cancel(g);
+    assert_null(kept.seq);
 }
 
 static void test_steps_allocate_nothing(void **state)
@@ -376,6 +406,7 @@ int main(void)
         cmocka_unit_test(test_impossible_requests_are_refused),
         cmocka_unit_test(test_prompt_that_fills_the_context_gives_one_token),
         cmocka_unit_test(test_prompt_logprobs_cover_the_prompt_and_nothing_more),
+        cmocka_unit_test(test_prompt_rows_that_stop_early_change_nothing),
         cmocka_unit_test(test_steps_allocate_nothing),
     };
 
