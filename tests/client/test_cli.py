@@ -11,9 +11,9 @@ import time
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BINARY = os.environ.get("DEEPINFER", str(ROOT / "build/release/deepinfer"))
+BINARY = os.path.join(os.environ.get("DI_BUILD_DIR", ROOT / "build/release"), "deepinfer")
 TINY = ROOT / "models/tiny"
-SUBCOMMANDS = ["generate", "chat", "logits", "inspect", "selftest"]
+SUBCOMMANDS = ["generate", "chat", "tokenize", "logits", "inspect", "selftest"]
 VOCAB = 6400
 GREEDY = ["--temperature", "0", "--quiet"]
 OFF = ["--thinking", "off"]
@@ -64,6 +64,11 @@ def test_help_of_a_subcommand_fits_one_screen_and_names_the_exit_statuses(name):
     assert len(out.splitlines()) <= 45
     assert max(map(len, out.splitlines())) <= 100
     assert "Exit status" in out
+
+
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_help_is_in_the_documents(name):
+    assert run(name, "--help")[1] in (ROOT / "docs/options.md").read_text()
 
 
 def test_version():
