@@ -10,6 +10,13 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+/* Before a loop over an array of sums that must stay in registers. */
+#if defined(__clang__)
+#define SIMD_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define SIMD_UNROLL _Pragma("GCC unroll 32")
+#endif
+
 #if defined(CPU_AVX512)
 #define VF         16
 #define CPU_FN(fn) fn##_avx512
