@@ -219,7 +219,7 @@ static void bind_experts(binder *b, int l, const char *p)
     }
     src.w1 = b->fp4;
     src.w3 = b->fp4 + n;
-    src.w2 = b->fp4 + 2 * n;
+    src.w2 = b->fp4 + 2 * (size_t)n;
     src.shared_w1 = shared[0];
     src.shared_w3 = shared[1];
     src.shared_w2 = shared[2];

@@ -28,7 +28,7 @@ void draft_feed(model *m)
     kernels *k = m->k;
     int n = m->tail.s.n_rows;
 
-    trace_act(m, -1, "main_hidden", m->b.taps, m->rows.s.n_rows, c->n_taps * c->hidden);
+    trace_act(m, -1, "main_hidden", m->b.taps, m->rows.s.n_rows, (int64_t)c->n_taps * c->hidden);
     quantise_tail(m);
     k->ops->linear(
         k, &(linear_args){

@@ -1,6 +1,8 @@
 /* The parts of a forward pass (spec sections 3 to 6). */
 #include "model/layer.h"
 
+#include <assert.h>
+
 #include "model/model_internal.h"
 
 static int rows(const model *m)
@@ -54,7 +56,7 @@ void layer_enter(model *m, int layer, hc_place place)
     m->k->ops->hc(m->k, &a);
     m->pending = false;
     if (place == HC_ATTN) {
-        trace_act(m, layer, "in", m->b.x, rows(m), m->cfg.hc * m->cfg.hidden);
+        trace_act(m, layer, "in", m->b.x, rows(m), (int64_t)m->cfg.hc * m->cfg.hidden);
         if (m->pre)
             trace_f32(m, layer, "pre_mix", m->pre, rows(m), m->cfg.hc);
     }
@@ -155,8 +157,10 @@ static void compress(model *m, int layer)
 /* Whether any row of the step has more entries than it may take, so that scores decide. */
 static bool needs_scores(const model *m, const layer_plan *p)
 {
-    int64_t visible = (m->max_pos + 1) / p->ratio;
+    int64_t visible;
 
+    assert(p->ratio > 0); /* index sources have a ratio */
+    visible = (m->max_pos + 1) / p->ratio;
     return visible > m->cfg.index_topk ||
            (p->cand == CAND_SOURCE && visible > (int64_t)m->cfg.cand_blocks * m->cfg.cand_block);
 }

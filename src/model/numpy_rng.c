@@ -1,6 +1,8 @@
 /* SeedSequence, PCG64 and bounded integers; see the header. */
 #include "model/numpy_rng.h"
 
+#include <stddef.h>
+
 #define POOL 4
 
 static uint32_t hash_mix(uint32_t v, uint32_t *hash_const)
@@ -37,7 +39,7 @@ static void seed_words(uint64_t out[4], uint32_t seed)
         v *= c;
         words[i] = v ^ v >> 16;
     }
-    for (int i = 0; i < 4; i++)
+    for (size_t i = 0; i < 4; i++)
         out[i] = (uint64_t)words[2 * i + 1] << 32 | words[2 * i];
 }
 

@@ -81,7 +81,7 @@ void plan_rope_freq(float *freq, const model_config *c, float theta, bool yarn)
 {
     int dim = c->rope_dim, half = dim / 2;
     double turns_of = (double)c->yarn_original / (2 * 3.14159265358979323846);
-    double per = dim / (2 * log(theta)); /* dims per factor e of the wavelength */
+    double per = dim / (2 * log((double)theta)); /* dims per factor e of the wavelength */
     double lo = fmax(floor(per * log(turns_of / c->yarn_beta_fast)), 0);
     double hi = fmin(ceil(per * log(turns_of / c->yarn_beta_slow)), dim - 1);
     float width = (float)fmax(hi - lo, 1e-3);

@@ -210,7 +210,7 @@ static di_code check_limits(const model *m, const seq_rows *seq, int n_seqs, di_
             return di_fail(st, DI_E_UNSUPPORTED, "rows of this model cannot skip its last layers");
         if (q->view.len + q->n > m->opt.context)
             return di_fail(st, DI_E_INVALID, "sequence of %lld tokens, the context is %lld",
-                           (long long)(q->view.len + q->n), (long long)m->opt.context);
+                           (long long)q->view.len + q->n, (long long)m->opt.context);
         if (c->n_engram > 0 && q->n_history < look_back)
             return di_fail(st, DI_E_INVALID, "%d tokens of history for Engram, %lld are needed",
                            q->n_history, (long long)look_back);

@@ -118,7 +118,7 @@ static void assert_same_rows(const float *a, const float *b, int n)
 {
     for (int i = 0; i < n; i++)
         if (memcmp(a + (size_t)i * row_floats(), b + (size_t)i * row_floats(),
-                   row_floats() * sizeof *a))
+                   row_floats() * sizeof *a) != 0)
             fail_msg("row %d differs on %s", i, lab.k->ops->name);
 }
 

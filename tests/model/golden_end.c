@@ -49,7 +49,7 @@ static void on_trace(void *arg, const char *name, const float *data, int64_t row
         keep_taps(c, data, rows, cols);
     if (!strstr(name, "indexer.margin"))
         return;
-    if (strcmp(name, c->layer)) {
+    if (strcmp(name, c->layer) != 0) {
         snprintf(c->layer, sizeof c->layer, "%s", name);
         c->tile_row = 0;
     }

@@ -63,7 +63,7 @@ static bool find_model(const options *o, const char *name, char *out, size_t cap
 static void check_release(report *r, const options *o, golden_job *job)
 {
     for (const char *const *name = kernels_available(); *name; name++) {
-        if (o->backend && strcmp(o->backend, *name))
+        if (o->backend && strcmp(o->backend, *name) != 0)
             continue;
         job->backend = *name;
         if (wanted(o, "sublayers"))

@@ -80,6 +80,7 @@ static const float *want(const lab *t, const char *name, int64_t *n)
 {
     const st_tensor *g = golden_find(t->f, "%s", name);
 
+    *n = 0;
     if (!g || golden_count(g) > t->scratch)
         return NULL;
     *n = golden_count(g);
@@ -512,7 +513,7 @@ static void check_draft(lab *t, di_status *st)
     const st_tensor *token = golden_find(t->f, "draft.token"),
                     *pos = golden_find(t->f, "draft.pos");
     int32_t draft[GOLDEN_MAX_BLOCK];
-    float conf[GOLDEN_MAX_BLOCK], as_float[GOLDEN_MAX_BLOCK];
+    float conf[GOLDEN_MAX_BLOCK] = {0}, as_float[GOLDEN_MAX_BLOCK] = {0};
     draft_rows rows;
     int block;
 

@@ -72,10 +72,10 @@ static void compare_rows(totals *t, const rig *rg, const st_file *f, const golde
     if (!top || !top_ids)
         return;
     k = golden_count(top) / p->ids.n;
-    for (int64_t i = 0; i < p->ids.n && k <= 64; i++) {
+    for (int64_t i = 0; i < p->ids.n && k > 0 && k <= 64; i++) {
         const float *got = logits + i * vocab;
-        double want[64], got_rest, want_rest;
-        int64_t ids[64];
+        double want[64] = {0}, got_rest, want_rest;
+        int64_t ids[64] = {0};
 
         for (int64_t j = 0; j < k; j++) {
             want[j] = golden_at(f, top, i * k + j);
@@ -83,7 +83,7 @@ static void compare_rows(totals *t, const rig *rg, const st_file *f, const golde
         }
         got_rest = want_rest = log_rest(got, vocab, ids, k);
         if (last && i == p->ids.n - 1) {
-            float *row = malloc((size_t)vocab * sizeof *row);
+            float *row = calloc((size_t)vocab, sizeof *row);
 
             if (row) {
                 golden_get(f, last, 0, vocab, row);
@@ -134,7 +134,7 @@ static void run_one(report *r, const golden_job *job, totals *t, rig *rg, const 
                     const golden_prompt *p)
 {
     size_t vocab = (size_t)rg->cfg->vocab, n = (size_t)p->ids.n;
-    float *logits = malloc(n * vocab * sizeof *logits);
+    float *logits = calloc(n, vocab * sizeof *logits);
     int32_t *token = malloc(n * sizeof *token);
     rig_seq *s = calloc(1, sizeof *s);
     di_status st = {0};
