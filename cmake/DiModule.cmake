@@ -67,10 +67,14 @@ function(di_test name)
                        TIMEOUT ${T_TIMEOUT})
 endfunction()
 
-# A pytest file as one test: di_pytest(test_client_generate tests/client/test_generate.py LABELS client)
-# It finds the build folder in the environment variable DI_BUILD_DIR. The interpreter is the one of
-# build/venv (tools/setup.sh --test).
-set(DI_PYTHON ${PROJECT_SOURCE_DIR}/build/venv/bin/python)
+# A pytest file as one test: di_pytest(test_cli tests/client/test_cli.py LABELS client)
+# It finds the program in the environment variable DEEPINFER. The interpreter is the one of build/venv
+# (tools/setup.sh --test); looked for anew at each configuration, because it may have come since.
+if(EXISTS ${PROJECT_SOURCE_DIR}/build/venv/bin/python)
+  set(DI_PYTHON ${PROJECT_SOURCE_DIR}/build/venv/bin/python)
+else()
+  set(DI_PYTHON python3)
+endif()
 function(di_pytest name file)
   cmake_parse_arguments(T "" "TIMEOUT" "LABELS" ${ARGN})
   add_test(NAME ${name} COMMAND ${DI_PYTHON} -m pytest -q -p no:cacheprovider ${file}
@@ -79,7 +83,7 @@ function(di_pytest name file)
     set(T_TIMEOUT 300)
   endif()
   set_tests_properties(${name} PROPERTIES LABELS "${T_LABELS}" TIMEOUT ${T_TIMEOUT} ENVIRONMENT
-                       "DI_BUILD_DIR=${CMAKE_BINARY_DIR};PYTHONDONTWRITEBYTECODE=1")
+                       "DEEPINFER=$<TARGET_FILE:deepinfer>;PYTHONDONTWRITEBYTECODE=1")
 endfunction()
 
 # A libFuzzer program of the preset fuzz: fuzz_<what>, with its corpus in tests/fuzz/corpus/<what>.

@@ -56,6 +56,7 @@ probe_packages() {
     need ninja-build ninja has ninja
     need pkg-config pkg-config has pkg-config
     need xz-utils xz has xz
+    need python3 Python has python3
     need libpcre2-dev "the PCRE2 library" pkg-config --exists libpcre2-8
     need libutf8proc-dev "the utf8proc library" pkg-config --exists libutf8proc
     need libxxhash-dev "the xxHash library" pkg-config --exists libxxhash
