@@ -97,6 +97,11 @@ int64_t model_exact_tail(const model *m)
     return (int64_t)(m->cfg.window - 1) * (m->plan.n_layers - 1 - m->plan.split) + 2;
 }
 
+int model_n_encoder_rings(const model *m)
+{
+    return m->plan.split < 0 ? m->plan.n_layers : m->plan.split + 1;
+}
+
 double model_encoder_share(const model *m)
 {
     return m->plan.split < 0 ? 1 : (m->plan.split + 0.05) / m->plan.n_layers;

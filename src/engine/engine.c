@@ -1,0 +1,478 @@
+/* Models and engines: opening, closing, submitting, statistics. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/sysinfo.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "engine/engine_internal.h"
+
+#define DEFAULT_CONTEXT 65536
+#define CHECKPOINT_SHARE                                                                           \
+    4 /* checkpoints get at most 1/4 of what the blocks take, but a few always */
+
+/* ---- model ---- */
+
+static numerics numerics_of(const char *name)
+{
+    return name && strcmp(name, "f32") == 0     ? NUMERICS_F32
+           : name && strcmp(name, "cache") == 0 ? NUMERICS_CACHE
+                                                : NUMERICS_RELEASE;
+}
+
+/* Engram needs the compressed ids of the tokenizer. */
+static di_code load_compressed(di_model *m, di_status *st)
+{
+    const model_config *c = checkpoint_config(m->ckpt);
+    di_code rc = DI_OK;
+    int n;
+
+    if (c->n_engram == 0)
+        return DI_OK;
+    m->compressed = mem_try_calloc((size_t)c->vocab, sizeof *m->compressed);
+    if (!m->compressed)
+        return di_fail(st, DI_E_NOMEM, "no memory for %d compressed ids", c->vocab);
+    DI_TRY(tokenizer_compressed_ids(m->tok, m->compressed, c->vocab, &n, st));
+done:
+    return rc;
+}
+
+di_code di_model_open(di_model **out, const char *dir, const di_model_options *opt, di_status *st)
+{
+    di_code rc = DI_OK;
+    char path[1024];
+    di_model *m = mem_try_calloc(1, sizeof *m);
+
+    *out = NULL;
+    if (!m)
+        return di_fail(st, DI_E_NOMEM, "no memory for a model");
+    if (opt)
+        m->opt = *opt;
+    if (m->opt.numerics && strcmp(m->opt.numerics, "release") != 0 &&
+        numerics_of(m->opt.numerics) == NUMERICS_RELEASE) {
+        rc = di_fail(st, DI_E_INVALID, "numerics \"%s\" is not one of release, cache, f32",
+                     m->opt.numerics);
+        goto done;
+    }
+    DI_TRY(checkpoint_open(&m->ckpt, dir, false, st));
+    DI_TRY(path_join(path, sizeof path, dir, "tokenizer.json", st));
+    DI_TRY(tokenizer_load(&m->tok, path, st));
+    DI_TRY(load_compressed(m, st));
+    DI_TRY(kernels_open(&m->k,
+                        &(kernels_options){.backend = m->opt.backend ? m->opt.backend : "auto",
+                                           .numerics = numerics_of(m->opt.numerics),
+                                           .n_threads = m->opt.n_threads},
+                        st));
+    *out = m;
+    m = NULL;
+done:
+    di_model_close(m);
+    return rc;
+}
+
+void di_model_close(di_model *m)
+{
+    if (!m)
+        return;
+    kernels_close(m->k);
+    mem_free(m->compressed);
+    tokenizer_free(m->tok);
+    checkpoint_close(m->ckpt);
+    mem_free(m);
+}
+
+/* Hash of every tensor's name, type, shape and size: tells models apart, not damaged from sound. */
+static uint64_t fingerprint(const checkpoint *c)
+{
+    uint64_t h = 0;
+
+    for (size_t i = 0; i < checkpoint_n_tensors(c); i++) {
+        const ckpt_tensor *t = checkpoint_tensor(c, i);
+        int64_t what[4] = {(int64_t)t->type, t->shape[0], t->shape[1], (int64_t)t->bytes};
+
+        h = XXH3_64bits_withSeed(t->name, strlen(t->name), h);
+        h = XXH3_64bits_withSeed(what, sizeof what, h);
+    }
+    return h;
+}
+
+di_model_info di_model_get_info(const di_model *m)
+{
+    const model_config *c = checkpoint_config(m->ckpt);
+
+    return (di_model_info){.vocab = c->vocab,
+                           .max_context = c->max_context,
+                           .n_layers = c->n_layers,
+                           .n_draft_stages = c->n_stages,
+                           .draft_block = c->draft_block,
+                           .bos = c->bos,
+                           .eos = c->eos,
+                           .pad = c->pad,
+                           .fingerprint = fingerprint(m->ckpt),
+                           .backend = m->k->ops->name,
+                           .n_threads = pool_n_threads(m->k->pool)};
+}
+
+di_code di_tokenize(const di_model *m, const char *text, size_t n, bool added, int32_t **ids,
+                    size_t *n_ids, di_status *st)
+{
+    tok_ids out = {0};
+    di_code rc = tokenizer_encode(m->tok, text, n, added, &out, st);
+
+    if (rc != DI_OK)
+        tok_ids_fini(&out);
+    *ids = out.ids;
+    *n_ids = out.n;
+    return rc;
+}
+
+di_code di_detokenize(const di_model *m, const int32_t *ids, size_t n, bool skip_special,
+                      char **text, size_t *n_text, di_status *st)
+{
+    str out = {0};
+
+    *text = NULL;
+    *n_text = 0;
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= checkpoint_config(m->ckpt)->vocab)
+            return di_fail(st, DI_E_INVALID, "token id %d, but ids run from 0 to %d", ids[i],
+                           checkpoint_config(m->ckpt)->vocab - 1);
+    str_append(&out, "", 0);
+    tokenizer_decode(m->tok, ids, n, skip_special, &out);
+    if (!str_ok(&out)) {
+        str_fini(&out);
+        return di_fail(st, DI_E_NOMEM, "no memory for the text of %zu tokens", n);
+    }
+    *text = out.data;
+    *n_text = out.len;
+    return DI_OK;
+}
+
+void di_free(void *p)
+{
+    mem_free(p);
+}
+
+/* ---- options ---- */
+
+/* A quarter of the memory that is free now. */
+static int64_t default_kv_tokens(const di_engine *e, const kv_layout *l)
+{
+    struct sysinfo info;
+    double bytes = (double)1 * (1u << 30), per_token = kv_bytes_per_token(l);
+    int64_t most = e->max_context * e->opt.max_seqs, tokens;
+
+    if (sysinfo(&info) == 0)
+        bytes = (double)info.freeram * info.mem_unit / 4;
+    tokens = per_token > 0 ? (int64_t)(bytes / per_token) : most;
+    return tokens < most ? tokens : most;
+}
+
+static di_code settle_options(di_engine *e, const di_engine_options *opt, di_status *st)
+{
+    di_engine_options *o = &e->opt;
+    const model_config *c = e->cfg;
+
+    if (opt)
+        *o = *opt;
+    o->max_seqs = o->max_seqs ? o->max_seqs : 64;
+    o->max_batched_tokens = o->max_batched_tokens ? o->max_batched_tokens : 512;
+    o->max_queued = o->max_queued ? o->max_queued : 1024;
+    o->checkpoint_spacing = o->checkpoint_spacing ? o->checkpoint_spacing : 4096;
+    o->stats_interval = o->stats_interval ? o->stats_interval : 100;
+    if (o->max_context == 0)
+        o->max_context = c->max_context < DEFAULT_CONTEXT ? c->max_context : DEFAULT_CONTEXT;
+    e->max_draft = o->draft_tokens < 0 ? 0 : o->draft_tokens ? o->draft_tokens : c->draft_block;
+    if (c->n_stages == 0)
+        e->max_draft = o->draft_tokens > 0 ? o->draft_tokens : 0;
+    if (o->max_seqs < 1 || o->max_seqs > 65536 || o->max_batched_tokens < o->max_seqs ||
+        o->max_context < 1 || o->max_context > c->max_context || o->checkpoint_spacing < 128 ||
+        o->checkpoint_spacing % 128 || e->max_draft > DSPARK_MAX_DRAFT)
+        return di_fail(st, DI_E_INVALID,
+                       "impossible engine options: %d sequences, %d tokens in a step (at least one "
+                       "per sequence), context %lld of %lld, checkpoints every %lld tokens (a "
+                       "multiple of 128), %d drafts (at most %d)",
+                       o->max_seqs, o->max_batched_tokens, (long long)o->max_context,
+                       (long long)c->max_context, (long long)o->checkpoint_spacing, e->max_draft,
+                       DSPARK_MAX_DRAFT);
+    if ((o->replay == DI_REPLAY_COMPACT || o->replay == DI_REPLAY_MASK) &&
+        o->replay_keep < c->window + e->max_draft + 1)
+        return di_fail(st, DI_E_INVALID,
+                       "replay_keep is %lld, but must be at least %d (window and drafts)",
+                       (long long)o->replay_keep, c->window + e->max_draft + 1);
+    e->max_context = o->max_context;
+    e->vocab = c->vocab;
+    e->mask_words = (c->vocab + 31) / 32;
+    return DI_OK;
+}
+
+/* ---- engine ---- */
+
+static di_code open_store(di_engine *e, di_status *st)
+{
+    const kv_layout *l = model_kv_layout(e->x.m);
+    int64_t tokens = e->opt.kv_tokens ? e->opt.kv_tokens : default_kv_tokens(e, l), bytes;
+    int64_t least = e->max_context + 4 * (1 + e->max_draft);
+    size_t ring = (size_t)l->n_rings * (size_t)l->window * l->ring_row_bytes;
+    kv_store_options o = {.layout = l,
+                          .n_encoder_rings = model_n_encoder_rings(e->x.m),
+                          .max_seqs = e->opt.max_seqs,
+                          .max_context = e->max_context + 4 * (1 + e->max_draft),
+                          .no_cache = e->opt.no_prefix_cache};
+
+    tokens = !e->opt.kv_tokens && tokens < least ? least : tokens;
+    o.n_blocks = (int)((tokens + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS);
+    bytes = (int64_t)o.n_blocks * (int64_t)l->block_bytes / CHECKPOINT_SHARE;
+    o.checkpoint_bytes = (size_t)bytes > 16 * ring ? (size_t)bytes : 16 * ring;
+    e->opt.kv_tokens = (int64_t)o.n_blocks * KV_BLOCK_TOKENS;
+    if (e->opt.max_queued_tokens == 0)
+        e->opt.max_queued_tokens = 4 * e->opt.kv_tokens;
+    return kv_store_new(&e->kv, &o, st);
+}
+
+static double step_cost(void *engine, int rows)
+{
+    return cost_step(&((const di_engine *)engine)->x.cost, rows);
+}
+
+static di_code open_sched(di_engine *e, di_status *st)
+{
+    sched_options o = {.kv = e->kv,
+                       .max_rows = e->opt.max_batched_tokens,
+                       .max_seqs = e->opt.max_seqs,
+                       .max_draft = e->max_draft,
+                       .max_waiting = INT64_MAX, /* bounded where requests come in */
+                       .max_waiting_tokens = INT64_MAX,
+                       .spacing = e->opt.checkpoint_spacing,
+                       .encoder_cost = model_encoder_share(e->x.m),
+                       .step_budget_us = 1000.0 * e->opt.decode_latency_ms,
+                       .step_cost_us = step_cost,
+                       .cost_arg = e};
+    di_code rc = DI_OK;
+
+    DI_TRY(sched_new(&e->sched, &o, st));
+    for (int i = 0; i < N_JOBS; i++) {
+        job *j = &e->jobs[i];
+
+        DI_TRY(sched_plan_init(&j->plan, e->sched, st));
+        j->view = mem_try_calloc((size_t)e->opt.max_seqs, sizeof *j->view);
+        j->result = mem_try_calloc((size_t)e->opt.max_seqs, sizeof *j->result);
+        if (!j->view || !j->result)
+            return di_fail(st, DI_E_NOMEM, "no memory for steps");
+        for (int s = 0; s < e->opt.max_seqs; s++) {
+            j->result[s].value = mem_try_calloc(MAX_STEP, sizeof *j->result[s].value);
+            if (!j->result[s].value)
+                return di_fail(st, DI_E_NOMEM, "no memory for steps");
+        }
+    }
+done:
+    return rc;
+}
+
+/* The measured cost table: from the disk when it is there for exactly this setting, else measured.
+ */
+static di_code learn_costs(di_engine *e, di_status *st)
+{
+    char key[512];
+    bool found = false;
+    di_code rc = DI_OK;
+
+    if ((e->x.draft_block == 0 || e->opt.draft_fixed) && e->opt.decode_latency_ms == 0)
+        return DI_OK;
+    snprintf(key, sizeof key, "model %016" PRIx64 " %s %d threads %d seqs %d rows %d drafts",
+             fingerprint(e->model->ckpt), e->model->k->ops->name, pool_n_threads(e->model->k->pool),
+             e->opt.max_seqs, e->opt.max_batched_tokens, e->x.draft_block);
+    if (e->opt.cost_dir)
+        DI_TRY(cost_load(&e->x.cost, e->opt.cost_dir, key, &found, st));
+    if (!found)
+        DI_TRY(exec_measure(e, st));
+    if (!found && e->opt.cost_dir)
+        DI_TRY(cost_save(&e->x.cost, e->opt.cost_dir, key, st));
+done:
+    return rc;
+}
+
+static di_code start_threads(di_engine *e, di_status *st)
+{
+    if (!e->opt.no_async && pthread_create(&e->executor, NULL, executor_main, e) != 0)
+        return di_fail(st, DI_E_IO, "could not start the executing thread");
+    e->exec_started = !e->opt.no_async;
+    if (pthread_create(&e->host, NULL, host_main, e) != 0)
+        return di_fail(st, DI_E_IO, "could not start the host thread");
+    e->host_started = true;
+    return DI_OK;
+}
+
+static void init_locks(di_engine *e)
+{
+    pthread_condattr_t attr;
+
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->to_host, &attr);
+    pthread_cond_init(&e->to_exec, &attr);
+    pthread_cond_init(&e->to_caller, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+di_code di_engine_start(di_engine **out, di_model *m, const di_engine_options *opt, di_status *st)
+{
+    di_code rc = DI_OK;
+    model_options mo;
+    di_engine *e = mem_try_calloc(1, sizeof *e);
+
+    *out = NULL;
+    if (!e)
+        return di_fail(st, DI_E_NOMEM, "no memory for an engine");
+    init_locks(e);
+    e->model = m;
+    e->cfg = checkpoint_config(m->ckpt);
+    DI_TRY(settle_options(e, opt, st));
+    mo = (model_options){.max_rows = e->opt.max_batched_tokens,
+                         .max_logit_rows = e->opt.max_batched_tokens,
+                         .max_seqs = e->opt.max_seqs,
+                         .max_draft = e->max_draft,
+                         .context = e->max_context + 4 * (1 + e->max_draft),
+                         .progress = m->opt.progress,
+                         .progress_arg = m->opt.progress_arg};
+    if (mo.context > e->cfg->max_context)
+        mo.context = e->cfg->max_context;
+    DI_TRY(model_open(&e->x.m, m->ckpt, m->k, m->compressed, &mo, st));
+    e->x.k = m->k;
+    e->x.draft_block = e->cfg->n_stages > 0 ? e->max_draft : 0;
+    e->exact_tail = e->opt.replay == DI_REPLAY_OFF     ? -1
+                    : e->opt.replay == DI_REPLAY_EXACT ? model_exact_tail(e->x.m)
+                                                       : e->opt.replay_keep;
+    DI_TRY(open_store(e, st));
+    DI_TRY(open_sched(e, st));
+    DI_TRY(exec_init(e, st));
+    DI_TRY(learn_costs(e, st));
+    e->line_ns = clock_ns();
+    DI_TRY(start_threads(e, st));
+    *out = e;
+    e = NULL;
+done:
+    di_engine_close(e);
+    return rc;
+}
+
+void di_engine_drain(di_engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    e->draining = true;
+    while (e->n_open > 0)
+        pthread_cond_wait(&e->to_caller, &e->lock);
+    pthread_mutex_unlock(&e->lock);
+}
+
+void di_engine_close(di_engine *e)
+{
+    if (!e)
+        return;
+    pthread_mutex_lock(&e->lock);
+    e->closing = e->draining = true;
+    pthread_cond_broadcast(&e->to_host);
+    pthread_mutex_unlock(&e->lock);
+    if (e->host_started)
+        pthread_join(e->host, NULL);
+    pthread_mutex_lock(&e->lock);
+    e->exec_end = true;
+    pthread_cond_broadcast(&e->to_exec);
+    pthread_mutex_unlock(&e->lock);
+    if (e->exec_started)
+        pthread_join(e->executor, NULL);
+    events_free(e);
+    for (int i = 0; i < N_JOBS; i++) {
+        job *j = &e->jobs[i];
+
+        for (int s = 0; j->result && s < e->opt.max_seqs; s++)
+            mem_free(j->result[s].value);
+        mem_free(j->result);
+        mem_free(j->view);
+        sched_plan_fini(&j->plan);
+    }
+    sched_free(e->sched);
+    kv_store_free(e->kv);
+    exec_fini(&e->x);
+    pthread_cond_destroy(&e->to_host);
+    pthread_cond_destroy(&e->to_exec);
+    pthread_cond_destroy(&e->to_caller);
+    pthread_mutex_destroy(&e->lock);
+    mem_free(e);
+}
+
+/* ---- requests ---- */
+
+/* Under the lock: may this request come in? */
+static di_code admit_request(const di_engine *e, const di_request *r, di_status *st)
+{
+    if (e->draining)
+        return di_fail(st, DI_E_CANCELLED, "the engine takes no more requests: it is closing");
+    if (e->n_queued + r->n_choices > e->opt.max_queued && e->n_queued > 0)
+        return di_fail(st, DI_E_BUSY,
+                       "%lld requests are waiting, the limit is %lld; try again later",
+                       (long long)e->n_queued, (long long)e->opt.max_queued);
+    if (e->n_queued_tokens + r->n_prompt > e->opt.max_queued_tokens && e->n_queued > 0)
+        return di_fail(st, DI_E_BUSY,
+                       "%lld prompt tokens are waiting, the limit is %lld; try again later",
+                       (long long)e->n_queued_tokens, (long long)e->opt.max_queued_tokens);
+    return DI_OK;
+}
+
+di_code di_submit(di_engine *e, const di_request_params *p, di_request **out, di_status *st)
+{
+    di_code rc = DI_OK;
+    di_request *r = NULL;
+
+    if (out)
+        *out = NULL;
+    DI_TRY(request_new(e, p, &r, st));
+    pthread_mutex_lock(&e->lock);
+    rc = admit_request(e, r, st);
+    if (rc == DI_OK) {
+        r->queued = true;
+        e->n_queued += r->n_choices;
+        e->n_queued_tokens += r->n_prompt;
+        e->n_open++;
+        e->n_open_polled += !p->on_event;
+        if (e->inbox_last)
+            e->inbox_last->next = r;
+        else
+            e->inbox_first = r;
+        e->inbox_last = r;
+        if (out)
+            *out = r;
+        pthread_cond_signal(&e->to_host);
+    }
+    pthread_mutex_unlock(&e->lock);
+done:
+    if (rc != DI_OK)
+        request_free_failed(r);
+    return rc;
+}
+
+void di_cancel(di_engine *e, di_request *r)
+{
+    /* release: pairs with the acquire in the host loop */
+    atomic_store_explicit(&r->cancelled, true, memory_order_release);
+    pthread_mutex_lock(&e->lock);
+    e->wake = true;
+    pthread_cond_signal(&e->to_host);
+    pthread_mutex_unlock(&e->lock);
+}
+
+di_stats di_engine_stats(const di_engine *e)
+{
+    di_engine *mutable = (di_engine *)e; /* the lock is not part of the value */
+    di_stats s;
+
+    pthread_mutex_lock(&mutable->lock);
+    s = e->stats;
+    pthread_mutex_unlock(&mutable->lock);
+    return s;
+}

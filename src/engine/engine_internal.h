@@ -1,0 +1,236 @@
+/* What the files of the engine share.
+ *
+ * Two threads own the state. The host thread owns requests, text, the scheduler and the KV store.
+ * The executing side (a thread of its own, or the host thread with no_async) owns the model,
+ * samplers, calibration and the exec part of every choice. A step travels as a job: the host fills
+ * the plan, the executing side fills the results. While a job is with one side the other does not
+ * touch it, nor the exec part of the choices in it.
+ *
+ *   di_submit, di_cancel --inbox--> host --job--> executing side --job--> host --events--> caller
+ */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "deepinfer/deepinfer.h"
+
+#include "base/status.h"
+#include "base/str.h"
+#include "checkpoint/checkpoint.h"
+#include "dspark/lengths.h"
+#include "kernels/kernels.h"
+#include "kv/store.h"
+#include "model/model.h"
+#include "recipe/stop.h"
+#include "sampler/sampler.h"
+#include "sched/sched.h"
+#include "tokenizer/tokenizer.h"
+
+#define MAX_TOP    20
+#define MAX_STEP   (1 + DSPARK_MAX_DRAFT) /* tokens that a sequence can gain in a step */
+#define N_JOBS     2                      /* one runs, one is ready */
+#define N_STOP_IDS 32
+
+struct di_model {
+    checkpoint *ckpt;
+    tokenizer *tok;
+    kernels *k;
+    int32_t *compressed; /* [vocab] for Engram, or NULL */
+    di_model_options opt;
+};
+
+/* What the executing side knows of a choice. */
+typedef struct choice_exec {
+    int32_t *ids; /* [cap] prompt, output, and room for drafts behind */
+    int64_t len;  /* tokens whose state is computed */
+    bool pending; /* ids[len] is known: the newest token, not computed yet */
+    bool done;
+    di_finish finish;
+    int64_t n_out; /* output tokens so far */
+    int n_draft;
+    int32_t draft[DSPARK_MAX_DRAFT];
+    float conf[DSPARK_MAX_DRAFT];
+    sampler *sampler;
+} choice_exec;
+
+/* Values of a token that were asked for. */
+typedef struct token_values {
+    float logprob;
+    int32_t rank;
+    di_token_logprob top[MAX_TOP];
+} token_values;
+
+typedef struct choice {
+    sched_item item; /* first: a choice is found from its item */
+    di_request *req;
+    int idx;
+    choice_exec x;
+
+    /* Host thread. */
+    bool scheduled, ended; /* given to the scheduler; FINISH sent */
+    bool cancel;
+    int64_t n_known; /* tokens of x.ids that the host has processed */
+    int64_t drafted, accepted;
+    tok_decoder decoder;
+    stop_match stop;
+    str text; /* of one event */
+    void *mask_ctx;
+    uint32_t *mask;        /* [MAX_STEP][words] */
+    bool masked[MAX_STEP]; /* row has a constraint */
+    int n_masked_drafts;   /* drafts that the constraint lets through */
+    uint64_t first_token_ns;
+    int64_t n_cached;
+} choice;
+
+/* An event that waits for di_poll; one allocation with everything behind it. */
+typedef struct queued_event {
+    struct queued_event *next;
+    di_event ev;
+    bool last; /* DONE: the request goes with it */
+} queued_event;
+
+struct di_request {
+    di_engine *engine;
+    di_request *prev, *next; /* list of the engine, or of the inbox */
+    di_request_params p;     /* pointers replaced by our copies */
+    sampling_params sampling;
+    uint64_t salt;
+    int64_t n_prompt, max_out;
+    int32_t stop_id[N_STOP_IDS];
+    int n_stop_ids;
+    uint32_t *ban; /* mask without the stop ids, for min_tokens; or NULL */
+    choice *choice;
+    int n_choices, n_ended;
+    atomic_bool cancelled;
+    uint64_t submit_ns, deadline_ns;
+    token_values *prompt_value; /* [n_prompt], or NULL */
+    bool queued;                /* counted in the bounds of the queue */
+    bool lost_event;            /* there was no memory for an event */
+    queued_event *done_event;   /* reserved for DONE when events are polled */
+};
+
+/* Results of a part of a step. */
+typedef struct part_result {
+    int n; /* tokens gained */
+    int32_t token[MAX_STEP];
+    token_values *value; /* [MAX_STEP], filled when asked for */
+    bool done;
+    di_finish finish;
+    int offered, verified, accepted; /* drafts at hand, drafts fed, drafts accepted */
+    int64_t len;                     /* x.len behind the step */
+    di_code code;                    /* of a failed step */
+    char message[256];
+} part_result;
+
+typedef struct job {
+    sched_plan plan;
+    kv_view *view;       /* [max_seqs] per part */
+    part_result *result; /* [max_seqs] */
+    uint64_t run_ns;     /* time that the step took */
+    int n_rows;          /* rows that it really had */
+    bool more;           /* others wait: idle time before the next job counts */
+} job;
+
+/* Work space of the executing side. */
+typedef struct exec {
+    model *m;
+    kernels *k;
+    seq_rows *rows;           /* [max_seqs] */
+    int *part_of;             /* [max_seqs] part of each sequence of rows */
+    sample_row *sample;       /* [max_rows] */
+    int32_t *token;           /* [max_rows] */
+    draft_rows *draft;        /* [max_seqs] */
+    sample_row *draft_sample; /* [max_seqs] */
+    int *draft_part;          /* [max_seqs] */
+    int32_t *draft_out;       /* [max_seqs][max_draft] */
+    float *draft_conf;
+    draft_offer *offer; /* [max_seqs] */
+    int *length, *scratch;
+    float *lp; /* [max_rows] */
+    int32_t *lp_rank;
+    int32_t *lp_top; /* [max_rows][MAX_TOP] */
+    float *lp_top_value;
+    calibration cal;
+    cost_table cost;
+    int draft_block; /* drafts to propose; 0 = none */
+    int draft_pause; /* steps without drafts before the next try */
+    int draft_backoff;
+    double draft_us; /* of a round, recent */
+    /* Tests: proposes instead of the draft stages; returns how many. */
+    int (*script)(void *arg, const int32_t *ids, int64_t n_ids, int32_t *draft, int max);
+    void *script_arg;
+} exec;
+
+struct di_engine {
+    di_model *model;
+    di_engine_options opt;
+    const model_config *cfg;
+    int vocab, mask_words, max_draft;
+    int64_t max_context, exact_tail;
+    exec x;
+    kv_store *kv;
+    sched *sched;
+    job jobs[N_JOBS];
+    uint64_t n_planned, n_run, n_processed; /* jobs; n_run under `lock` */
+    pthread_t host, executor;
+    bool host_started, exec_started;
+
+    pthread_mutex_t lock; /* everything below */
+    pthread_cond_t to_host, to_exec, to_caller;
+    di_request *inbox_first, *inbox_last;
+    bool closing, draining, wake;
+    int64_t n_open;        /* requests whose DONE has not been sent */
+    int64_t n_open_polled; /* of these, without a callback */
+    int64_t n_queued, n_queued_tokens;
+    queued_event *event_first, *event_last, *event_given;
+    uint64_t n_handed; /* jobs given to the executing side */
+    bool exec_end;
+    di_stats stats;
+    di_stats line_base; /* at the last statistics line */
+    uint64_t line_ns;
+
+    /* Host thread. */
+    di_request *first, *last;   /* open requests */
+    di_stats now;               /* published into `stats` after every step */
+    float ev_logprob[MAX_STEP]; /* of the event that is being sent */
+    int32_t ev_rank[MAX_STEP];
+    di_token_logprob ev_top[MAX_STEP * MAX_TOP];
+};
+
+static inline choice *choice_of(sched_item *it)
+{
+    return (choice *)(void *)it;
+}
+
+/* request.c: checked copy of the parameters with its choices. The mask context is taken over on
+ * success. Errors: INVALID, NOMEM. */
+di_code request_new(di_engine *e, const di_request_params *p, di_request **out, di_status *st);
+void request_free(di_request *r);
+/* One that was not submitted: the mask context stays with the caller. */
+void request_free_failed(di_request *r);
+
+/* exec.c: the executing side. */
+di_code exec_init(di_engine *e, di_status *st);
+void exec_fini(exec *x);
+/* Run a step: fills the job's results. */
+void exec_run(di_engine *e, job *j);
+/* Measure the cost table. */
+di_code exec_measure(di_engine *e, di_status *st);
+
+/* sample.c: tokens of the rows of a step, and their acceptance. */
+void exec_sample(di_engine *e, job *j, int n_seqs, const float *logits);
+
+/* host.c: the loop of the host thread, and of the executing one. */
+void *host_main(void *engine);
+void *executor_main(void *engine);
+
+/* events.c: to the caller. `ev` is filled in but for type, request, user, choice, text, seed,
+ * usage; values [ev->n_tokens] or NULL: log-probabilities. */
+void event_send(di_engine *e, choice *c, di_event_type type, di_event *ev,
+                const token_values *values);
+/* All choices have ended: DONE, and the request goes (with its last event when it is polled). */
+void event_done(di_engine *e, di_request *r);
+void events_free(di_engine *e);

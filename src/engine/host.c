@@ -1,0 +1,524 @@
+/* The host thread: takes requests in, plans steps, hands out results.
+ *
+ *   plan step N+1 while step N runs -> hand it over -> wait for N -> process N -> ...
+ *
+ * so the executing side always finds the next step ready. What the host learns late (stop strings,
+ * cancellation) costs at most one step's rows of that choice; end of sequence and length are known
+ * to the executing side and cost nothing. */
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "engine/engine_internal.h"
+
+/* ---- lists ---- */
+
+static void link_request(di_engine *e, di_request *r)
+{
+    r->prev = e->last;
+    r->next = NULL;
+    if (e->last)
+        e->last->next = r;
+    else
+        e->first = r;
+    e->last = r;
+}
+
+static void unlink_request(di_engine *e, di_request *r)
+{
+    if (r->prev)
+        r->prev->next = r->next;
+    else
+        e->first = r->next;
+    if (r->next)
+        r->next->prev = r->prev;
+    else
+        e->last = r->prev;
+}
+
+/* ---- ends ---- */
+
+static void leave_queue(di_engine *e, di_request *r)
+{
+    if (!r->queued)
+        return;
+    r->queued = false;
+    pthread_mutex_lock(&e->lock);
+    e->n_queued -= r->n_choices;
+    e->n_queued_tokens -= r->n_prompt;
+    pthread_mutex_unlock(&e->lock);
+}
+
+static void count_end(di_engine *e, const di_request *r, di_finish finish)
+{
+    if (r->n_ended < r->n_choices)
+        return;
+    e->now.finished += finish == DI_FINISH_STOP || finish == DI_FINISH_LENGTH;
+    e->now.cancelled += finish == DI_FINISH_CANCELLED;
+    e->now.failed += finish == DI_FINISH_ERROR;
+}
+
+/* FINISH of a choice; it takes part in no further step. */
+static void end_choice(di_engine *e, choice *c, di_finish finish, di_code code, const char *message,
+                       int stop_index)
+{
+    di_event ev = {.finish = finish, .code = code, .message = message, .stop_index = stop_index};
+
+    if (c->ended)
+        return;
+    c->ended = true;
+    c->item.stopped = true;
+    c->req->n_ended++;
+    leave_queue(e, c->req);
+    count_end(e, c->req, finish);
+    event_send(e, c, DI_EVENT_FINISH, &ev, NULL);
+}
+
+/* A choice that has ended and is in no step leaves the scheduler. Its state stays in the cache. */
+static void settle_choice(di_engine *e, choice *c)
+{
+    if (!c->ended || !c->scheduled || c->item.in_flight > 0)
+        return;
+    if (c->stop.matched >= 0 || (c->x.done && c->x.finish != DI_FINISH_ERROR))
+        sched_finish(e->sched, &c->item);
+    else
+        sched_remove(e->sched, &c->item);
+    c->scheduled = false;
+}
+
+/* ---- text ---- */
+
+/* Append a token's text to c->text through decoder and stop strings; true when a stop string is
+ * complete. */
+static bool push_text(di_engine *e, choice *c, int32_t token)
+{
+    const tokenizer *t = e->model->tok;
+    str piece = {0};
+    bool stop;
+
+    if (!t || (c->req->p.skip_special && tokenizer_is_special(t, token)))
+        return false;
+    tok_decoder_push(&c->decoder, token, &piece);
+    stop = stop_push(&c->stop, str_text(&piece), piece.len, &c->text);
+    str_fini(&piece);
+    return stop;
+}
+
+/* What the decoder and the stop strings still hold is text after all. */
+static void flush_text(di_engine *e, choice *c)
+{
+    str rest = {0};
+
+    if (!e->model->tok)
+        return;
+    tok_decoder_flush(&c->decoder, &rest);
+    if (!stop_push(&c->stop, str_text(&rest), rest.len, &c->text))
+        stop_flush(&c->stop, &c->text);
+    str_fini(&rest);
+}
+
+/* ---- constraints ---- */
+
+/* Fill the mask of row k; false = no constraint now. */
+static void fill_mask(di_engine *e, choice *c, int k)
+{
+    const di_request *r = c->req;
+    uint32_t *mask = c->mask + (size_t)k * (size_t)e->mask_words;
+
+    c->masked[k] = r->p.mask->fill(c->mask_ctx, mask, e->vocab);
+    if (!r->ban || c->n_known - r->n_prompt + k >= r->p.min_tokens)
+        return;
+    for (int w = 0; w < e->mask_words; w++)
+        mask[w] = c->masked[k] ? mask[w] & r->ban[w] : r->ban[w];
+    c->masked[k] = true;
+}
+
+/* Masks of the next step: behind the newest token, then behind each draft that the constraint
+ * takes. */
+static void fill_masks(di_engine *e, choice *c)
+{
+    const di_mask_provider *p = c->req->p.mask;
+    int n = 0;
+
+    fill_mask(e, c, 0);
+    while (n < c->x.n_draft && n < MAX_STEP - 1 && p->accept(c->mask_ctx, c->x.draft[n]))
+        fill_mask(e, c, ++n);
+    if (n > 0)
+        p->rollback(c->mask_ctx, n);
+    c->n_masked_drafts = n;
+    c->item.blocked = false;
+}
+
+/* ---- results ---- */
+
+/* One event with the tokens of a result; true when a stop string ended the choice. */
+static bool give_tokens(di_engine *e, choice *c, const part_result *r, int *stop_index)
+{
+    di_event ev = {.token = r->token, .stop_index = -1};
+    bool stopped = false;
+
+    str_clear(&c->text);
+    for (int i = 0; i < r->n && !stopped; i++) {
+        bool end = r->done && i == r->n - 1 && r->finish == DI_FINISH_STOP;
+
+        ev.n_tokens++;
+        if (!end) /* the end-of-sequence token is no text */
+            stopped = push_text(e, c, r->token[i]);
+    }
+    if (r->done && !stopped)
+        flush_text(e, c);
+    *stop_index = stopped ? c->stop.matched : -1;
+    if (!c->first_token_ns)
+        c->first_token_ns = clock_ns();
+    e->now.output_tokens += (uint64_t)ev.n_tokens;
+    event_send(e, c, DI_EVENT_TOKENS, &ev, c->req->p.logprobs ? r->value : NULL);
+    return stopped;
+}
+
+static void count_drafts(di_engine *e, choice *c, const part_result *r)
+{
+    c->drafted += r->offered;
+    c->accepted += r->accepted;
+    e->now.drafted += (uint64_t)r->offered;
+    e->now.verified += (uint64_t)r->verified;
+    e->now.skipped += (uint64_t)(r->offered - r->verified);
+    e->now.accepted += (uint64_t)r->accepted;
+    for (int i = 0; i < r->verified && i < 16; i++) {
+        e->now.verified_at[i] += i <= r->accepted;
+        e->now.accepted_at[i] += i < r->accepted;
+    }
+}
+
+/* The choices that share the prompt start once its state can be found in the cache. */
+static void start_siblings(di_engine *e, di_request *r)
+{
+    for (int i = 1; i < r->n_choices; i++) {
+        choice *c = &r->choice[i];
+
+        if (c->scheduled || c->ended)
+            continue;
+        if (sched_add(e->sched, &c->item, NULL) != DI_OK) {
+            end_choice(e, c, DI_FINISH_ERROR, DI_E_BUSY, "no place in the queue", -1);
+            continue;
+        }
+        c->scheduled = true;
+        if (c->mask)
+            fill_masks(e, c);
+    }
+}
+
+static void process_part(di_engine *e, const sched_part *p, const part_result *r)
+{
+    choice *c = choice_of(p->item);
+    int stop_index = -1;
+    bool stopped = false, accepted = true;
+
+    p->item->in_flight--;
+    if (p->decode && r->n > 0) {
+        kv_lease_commit(p->item->lease, c->x.ids + p->item->known_len, r->len - p->item->known_len);
+        p->item->known_len = r->len;
+        count_drafts(e, c, r);
+    }
+    if (!c->ended) {
+        if (p->sample && c->req->prompt_value && c->idx == 0)
+            event_send(e, c, DI_EVENT_PROMPT,
+                       &(di_event){.token = c->x.ids, .n_tokens = (int)c->req->n_prompt},
+                       c->req->prompt_value);
+        for (int i = 0; c->mask && i < r->n && accepted; i++)
+            accepted = c->req->p.mask->accept(c->mask_ctx, r->token[i]);
+        c->n_known += r->n;
+        if (r->n > 0)
+            stopped = give_tokens(e, c, r, &stop_index);
+        if (r->code != DI_OK)
+            end_choice(e, c, DI_FINISH_ERROR, r->code, r->message, -1);
+        else if (!accepted && !r->done)
+            end_choice(e, c, DI_FINISH_ERROR, DI_E_INTERNAL,
+                       "the constraint refused a token that its mask allowed", -1);
+        else if (stopped)
+            end_choice(e, c, DI_FINISH_STOP, DI_OK, NULL, stop_index);
+        else if (r->done)
+            end_choice(e, c, r->finish, DI_OK, NULL, -1);
+        else if (c->mask && c->item.blocked)
+            fill_masks(e, c);
+    }
+    if (p->sample && c->idx == 0)
+        start_siblings(e, c->req);
+    if (c->ended)
+        settle_choice(e, c);
+    else
+        sched_settle(e->sched, p->item);
+}
+
+static void process_job(di_engine *e, const job *j)
+{
+    for (int i = 0; i < j->plan.n_parts; i++)
+        process_part(e, &j->plan.part[i], &j->result[i]);
+    e->now.steps++;
+}
+
+/* DONE for requests whose choices have all ended and left the scheduler. */
+static void reap_requests(di_engine *e)
+{
+    for (di_request *r = e->first, *next; r; r = next) {
+        bool all_out = r->n_ended == r->n_choices;
+
+        next = r->next;
+        for (int i = 0; i < r->n_choices && all_out; i++)
+            all_out = !r->choice[i].scheduled;
+        if (all_out) {
+            unlink_request(e, r);
+            event_done(e, r);
+        }
+    }
+}
+
+/* ---- planning ---- */
+
+static void note_admissions(di_engine *e, const sched_plan *p)
+{
+    for (int i = 0; i < p->n_parts; i++) {
+        const sched_part *part = &p->part[i];
+        choice *c = choice_of(part->item);
+
+        if (!part->decode && part->pos == part->item->n_cached) { /* first chunk since admission */
+            bool again = part->item->n_preempted > 0;
+
+            leave_queue(e, c->req);
+            if (!again)
+                c->n_cached = part->item->n_cached;
+            e->now.cached_tokens += (uint64_t)part->item->n_cached;
+            e->now.prompt_tokens += (uint64_t)part->item->n_goal;
+            if (again)
+                e->now.recomputed_tokens += (uint64_t)(part->item->n_goal - part->item->n_cached);
+            else
+                e->now.computed_tokens += (uint64_t)(part->item->n_goal - part->item->n_cached);
+        }
+        if (c->mask && (part->decode || part->sample))
+            part->item->blocked = true;
+    }
+}
+
+/* Plan the next step into a free job; false when nothing can run. */
+static bool plan_job(di_engine *e)
+{
+    job *j = &e->jobs[e->n_planned % N_JOBS];
+    sched_counts n;
+
+    sched_next(e->sched, &j->plan);
+    if (j->plan.n_parts == 0 && j->plan.n_loads == 0)
+        return false;
+    for (int i = 0; i < j->plan.n_parts; i++)
+        j->view[i] = kv_lease_view(j->plan.part[i].item->lease, 0);
+    note_admissions(e, &j->plan);
+    n = sched_get_counts(e->sched);
+    j->more = n.waiting > 0 || n.running > j->plan.n_parts;
+    e->n_planned++;
+    return true;
+}
+
+/* ---- the outside ---- */
+
+static void cancel_request(di_engine *e, di_request *r, const char *why)
+{
+    for (int i = 0; i < r->n_choices; i++) {
+        choice *c = &r->choice[i];
+
+        end_choice(e, c, DI_FINISH_CANCELLED, DI_E_CANCELLED, why, -1);
+        settle_choice(e, c);
+    }
+}
+
+/* A request without output and without prompt values needs no step. */
+static void start_request(di_engine *e, di_request *r)
+{
+    choice *c = &r->choice[0];
+    di_status st = {0};
+
+    link_request(e, r);
+    e->now.requests++;
+    if (r->max_out == 0 && !r->prompt_value) {
+        for (int i = 0; i < r->n_choices; i++)
+            end_choice(e, &r->choice[i], DI_FINISH_LENGTH, DI_OK, NULL, -1);
+        return;
+    }
+    if (sched_add(e->sched, &c->item, &st) != DI_OK) {
+        for (int i = 0; i < r->n_choices; i++)
+            end_choice(e, &r->choice[i], DI_FINISH_ERROR, st.code, st.message, -1);
+        return;
+    }
+    c->scheduled = true;
+    if (c->mask)
+        fill_masks(e, c);
+}
+
+/* Take in what the callers left. Returns false when it is time to end. */
+static bool take_inbox(di_engine *e, bool may_wait)
+{
+    di_request *r, *next;
+    bool closing;
+
+    pthread_mutex_lock(&e->lock);
+    while (may_wait && !e->inbox_first && !e->closing && !e->wake)
+        pthread_cond_wait(&e->to_host, &e->lock);
+    r = e->inbox_first;
+    e->inbox_first = e->inbox_last = NULL;
+    e->wake = false;
+    closing = e->closing;
+    pthread_mutex_unlock(&e->lock);
+    for (; r; r = next) {
+        next = r->next;
+        start_request(e, r);
+    }
+    for (r = e->first; r; r = r->next) {
+        /* acquire: pairs with the release in di_cancel */
+        if (closing || atomic_load_explicit(&r->cancelled, memory_order_acquire))
+            cancel_request(e, r, "cancelled");
+        else if (r->deadline_ns && clock_ns() > r->deadline_ns)
+            cancel_request(e, r, "the deadline has passed");
+    }
+    return !closing || e->first;
+}
+
+static void publish_stats(di_engine *e)
+{
+    kv_counts kv = kv_store_counts(e->kv);
+    sched_counts sc = sched_get_counts(e->sched);
+
+    e->now.preempted = (uint64_t)sc.preempted;
+    e->now.running = sc.running;
+    e->now.blocks_total = kv.blocks_total;
+    e->now.blocks_used = kv.blocks_used;
+    e->now.blocks_cached = kv.blocks_cached;
+    e->now.blocks_free = kv.blocks_free;
+    pthread_mutex_lock(&e->lock);
+    e->now.busy_ns = e->stats.busy_ns; /* the executing side's */
+    e->now.idle_ns = e->stats.idle_ns;
+    e->now.waiting = e->n_queued;
+    e->now.waiting_tokens = e->n_queued_tokens;
+    e->stats = e->now;
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* Give a planned step to the executing side. */
+static void hand_over(di_engine *e)
+{
+    if (e->opt.no_async) {
+        job *j = &e->jobs[(e->n_planned - 1) % N_JOBS];
+
+        exec_run(e, j);
+        pthread_mutex_lock(&e->lock);
+        e->stats.busy_ns += j->run_ns;
+        e->n_run++;
+        pthread_mutex_unlock(&e->lock);
+        return;
+    }
+    pthread_mutex_lock(&e->lock);
+    e->n_handed++;
+    pthread_cond_signal(&e->to_exec);
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* Wait until the oldest step in flight has run. */
+static const job *wait_job(di_engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    while (e->n_run == e->n_processed)
+        pthread_cond_wait(&e->to_host, &e->lock);
+    pthread_mutex_unlock(&e->lock);
+    return &e->jobs[e->n_processed % N_JOBS];
+}
+
+/* Nothing is in flight and nothing can be planned although something waits: a defect. One request
+ * fails, the others get another chance. */
+static void break_deadlock(di_engine *e)
+{
+    for (di_request *r = e->first; r; r = r->next)
+        for (int i = 0; i < r->n_choices; i++) {
+            choice *c = &r->choice[i];
+
+            if (!c->scheduled || c->ended)
+                continue;
+            log_error(LOG_KV, "no step can be planned; a request is given up");
+            end_choice(e, c, DI_FINISH_ERROR, DI_E_INTERNAL, "no step could be planned", -1);
+            settle_choice(e, c);
+            return;
+        }
+}
+
+/* Plan and hand over a step if one can be in flight besides those that are. */
+static bool advance(di_engine *e, uint64_t limit)
+{
+    uint64_t start = clock_ns();
+    bool planned = e->n_planned - e->n_processed < limit && plan_job(e);
+
+    e->now.host_ns += clock_ns() - start;
+    if (planned)
+        hand_over(e);
+    return planned;
+}
+
+void *host_main(void *engine)
+{
+    di_engine *e = engine;
+    uint64_t limit = e->opt.no_async ? 1 : N_JOBS;
+
+    for (;;) {
+        bool planned;
+
+        if (!take_inbox(e, e->n_planned == e->n_processed && !e->first))
+            break;
+        reap_requests(e);
+        if (!e->first)
+            continue;
+        planned = advance(e, limit);
+        if (e->n_planned > e->n_processed && (!planned || e->n_planned - e->n_processed == limit)) {
+            const job *j = wait_job(e);
+            uint64_t start = clock_ns();
+
+            process_job(e, j);
+            e->n_processed++;
+            reap_requests(e);
+            e->now.host_ns += clock_ns() - start;
+        } else if (!planned && e->first) {
+            break_deadlock(e);
+        }
+        publish_stats(e);
+    }
+    publish_stats(e);
+    return NULL;
+}
+
+void *executor_main(void *engine)
+{
+    di_engine *e = engine;
+    uint64_t idle_since = 0; /* 0: nothing was left to do */
+
+    pthread_mutex_lock(&e->lock);
+    for (;;) {
+        job *j;
+        bool more;
+
+        while (e->n_run == e->n_handed && !e->exec_end)
+            pthread_cond_wait(&e->to_exec, &e->lock);
+        if (e->n_run == e->n_handed)
+            break;
+        if (idle_since)
+            e->stats.idle_ns += clock_ns() - idle_since;
+        j = &e->jobs[e->n_run % N_JOBS];
+        pthread_mutex_unlock(&e->lock);
+        exec_run(e, j);
+        more = j->more;
+        for (int i = 0; i < j->plan.n_parts && !more; i++)
+            more = !j->result[i].done;
+        pthread_mutex_lock(&e->lock);
+        e->stats.busy_ns += j->run_ns;
+        idle_since = more ? clock_ns() : 0;
+        e->n_run++;
+        pthread_cond_signal(&e->to_host);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return NULL;
+}
