@@ -56,8 +56,13 @@ void *mem_try_aligned(size_t bytes, size_t align)
     bytes = (bytes + align - 1) / align * align;
     if (posix_memalign(&p, align, bytes ? bytes : align) != 0)
         return NULL;
-    if (bytes >= huge)
+    if (bytes >= huge) {
         madvise(p, bytes, MADV_HUGEPAGE); /* advice: failure only costs speed */
+        /* Pages of private memory that are dropped read as zero: a pool of many gigabytes costs
+         * nothing until it is used. */
+        if (madvise(p, bytes, MADV_DONTNEED) == 0)
+            return p;
+    }
     memset(p, 0, bytes ? bytes : align);
     return p;
 }

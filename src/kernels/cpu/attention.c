@@ -98,6 +98,7 @@ static int list_keys(const attention_args *a, int row, const uint8_t **key, int 
     } else {
         hi = a->s->pos[row] + 1;
         lo = hi > l->window ? hi - l->window : 0;
+        lo = lo > v->ring_first ? lo : v->ring_first;
     }
     for (int64_t p = lo; p < hi; p++)
         key[n++] = window_key(a, seq, p);
