@@ -241,8 +241,8 @@ static void process_part(di_engine *e, const sched_part *p, const part_result *r
             end_choice(e, c, DI_FINISH_STOP, DI_OK, NULL, stop_index);
         else if (r->done)
             end_choice(e, c, r->finish, DI_OK, NULL, -1);
-        else if (c->mask && c->item.blocked)
-            fill_masks(e, c);
+        else if (c->mask && c->item.blocked && c->item.in_flight == 0)
+            fill_masks(e, c); /* not while the step that needs them is on its way */
     }
     if (p->sample && c->idx == 0)
         start_siblings(e, c->req);
@@ -470,6 +470,7 @@ void *host_main(void *engine)
 
         if (!take_inbox(e, e->n_planned == e->n_processed && !e->first))
             break;
+        publish_stats(e); /* before DONE, so that a caller finds his request counted */
         reap_requests(e);
         if (!e->first)
             continue;
@@ -480,14 +481,11 @@ void *host_main(void *engine)
 
             process_job(e, j);
             e->n_processed++;
-            reap_requests(e);
             e->now.host_ns += clock_ns() - start;
         } else if (!planned && e->first) {
             break_deadlock(e);
         }
-        publish_stats(e);
     }
-    publish_stats(e);
     return NULL;
 }
 

@@ -190,6 +190,7 @@ di_code kv_lease_checkpoint(kv_lease *q, int64_t pos, kv_ckpt_kind kind, kv_chec
         *c = (kv_checkpoint){.store = s,
                              .pos = pos,
                              .salt = q->salt,
+                             .step = s->n_steps,
                              .kind = kind,
                              .node = q->node,
                              .next = s->nodes[q->node].first_ckpt,
@@ -237,7 +238,7 @@ void ckpt_best_on(kv_store *s, int32_t n, const int32_t *ids, int64_t n_ids, uin
         int64_t left = n_ids - c->pos;
         double need;
 
-        if (c->salt != salt || left < 1 ||
+        if (c->salt != salt || left < 1 || c->step == s->n_steps ||
             memcmp(c->tail, ids + base, (size_t)(c->pos - base) * sizeof *ids) != 0)
             continue;
         if (c->kind == KV_CKPT_ENCODER && (tail < 0 || left < tail))

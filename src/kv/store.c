@@ -161,6 +161,11 @@ kv_hit kv_match(kv_store *s, const int32_t *ids, int64_t n, uint64_t salt, int64
     return hit;
 }
 
+void kv_store_step_planned(kv_store *s)
+{
+    s->n_steps++;
+}
+
 /* ---- sequences ---- */
 
 /* Give back the blocks of a table from index `from` on. */

@@ -79,6 +79,11 @@ di_code kv_lease_open(kv_store *s, kv_lease **out, const kv_hit *hit, uint64_t s
                       kv_copy *copies, int *n_copies, di_status *st);
 int kv_max_copies(const kv_store *s);
 
+/* The copies of all checkpoints taken so far lie before whatever is planned from now on: kv_match
+ * may find them. Called between the plans of two steps: a checkpoint taken in a plan is filled only
+ * behind that plan's step. */
+void kv_store_step_planned(kv_store *s);
+
 /* Give everything back: sealed blocks stay cached. Accepts NULL. */
 void kv_lease_close(kv_lease *q);
 

@@ -39,6 +39,7 @@ struct kv_checkpoint {
     kv_store *store;
     int64_t pos;
     uint64_t salt, used_at;
+    uint64_t step; /* n_steps when it was taken */
     kv_ckpt_kind kind;
     int32_t refs;       /* holders outside the tree */
     int32_t node, next; /* where it hangs; next in that node's list, or in the free list */
@@ -63,8 +64,9 @@ struct kv_lease {
 struct kv_store {
     kv_layout layout;
     kv_store_options opt;
-    int max_blocks; /* of one sequence */
-    uint64_t clock; /* for used_at */
+    int max_blocks;   /* of one sequence */
+    uint64_t clock;   /* for used_at */
+    uint64_t n_steps; /* planned so far */
 
     uint8_t *block_mem;
     block *blocks;

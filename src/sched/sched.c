@@ -436,6 +436,7 @@ void sched_next(sched *s, sched_plan *p)
     int budget;
 
     p->n_parts = p->n_rows = p->n_loads = p->n_saves = 0;
+    kv_store_step_planned(s->opt.kv);
     plan_decode(s, p);
     budget = prompt_budget(s, p);
     plan_prompts(s, p, &budget);

@@ -224,6 +224,8 @@ static void test_random_life_keeps_state_and_invariants(void **state)
         actor *a = &actors[draw(N_ACTORS)];
         uint32_t what = draw(10);
 
+        kv_store_step_planned(s);
+
         if (!a->q && a->held && draw(2)) { /* resume exactly there */
             kv_hit hit = kv_checkpoint_hit(a->held);
 
@@ -273,6 +275,7 @@ static void run_prompt(kv_store *s, const kv_layout *l, const int32_t *ids, int6
     assert_int_equal(kv_lease_checkpoint(q, n, kind, NULL, copies, &n_copies, NULL), DI_OK);
     kv_copy_run(copies, n_copies);
     kv_lease_close(q);
+    kv_store_step_planned(s);
 }
 
 static void count_up(int32_t *ids, int n)
@@ -313,6 +316,27 @@ static void test_an_encoder_checkpoint_needs_a_tail_behind_it(void **state)
     assert_int_equal(kv_match(s, ids, 356, 1, 100, 0.5).len, 256);
     assert_int_equal(kv_match(s, ids, 355, 1, 100, 0.5).len, 0);
     assert_int_equal(kv_match(s, ids, 600, 1, -1, 0.5).len, 0);
+    kv_store_free(s);
+}
+
+static void test_a_checkpoint_is_found_from_the_next_step_on(void **state)
+{
+    kv_layout l = small_layout();
+    kv_store *s = new_store(&l, 16, 2, (size_t)1 << 20);
+    int32_t ids[200];
+    kv_lease *q;
+    int n;
+
+    (void)state;
+    count_up(ids, 200);
+    assert_int_equal(kv_lease_open(s, &q, NULL, 1, copies, &n, NULL), DI_OK);
+    assert_int_equal(kv_lease_reserve(q, 130, NULL), DI_OK);
+    kv_lease_commit(q, ids, 130);
+    assert_int_equal(kv_lease_checkpoint(q, 130, KV_CKPT_FULL, NULL, copies, &n, NULL), DI_OK);
+    assert_int_equal(kv_match(s, ids, 200, 1, -1, 1).len, 0); /* its copies run behind the step */
+    kv_store_step_planned(s);
+    assert_int_equal(kv_match(s, ids, 200, 1, -1, 1).len, 130);
+    kv_lease_close(q);
     kv_store_free(s);
 }
 
@@ -366,6 +390,7 @@ int main(void)
         cmocka_unit_test(test_random_life_keeps_state_and_invariants),
         cmocka_unit_test(test_a_hit_ends_where_the_checkpoint_lies),
         cmocka_unit_test(test_an_encoder_checkpoint_needs_a_tail_behind_it),
+        cmocka_unit_test(test_a_checkpoint_is_found_from_the_next_step_on),
         cmocka_unit_test(test_running_sequences_share_sealed_blocks),
         cmocka_unit_test(test_a_full_pool_says_busy_and_takes_nothing),
     };

@@ -1,0 +1,14 @@
+# The one-answer property: random requests alone and in random company (make soak runs it for long).
+set(engine_uses base formats checkpoint tensor kernels tokenizer kv recipe model dspark sampler sched
+                engine)
+di_program(one_answer SOURCES ${CMAKE_CURRENT_LIST_DIR}/one_answer.c USES ${engine_uses})
+set_target_properties(one_answer PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+
+function(one_answer_test model rounds)
+  get_filename_component(name ${model} NAME)
+  add_test(NAME one_answer_${name} COMMAND one_answer --model ${model} --rounds ${rounds}
+           WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(one_answer_${name} PROPERTIES LABELS "engine" TIMEOUT 900)
+endfunction()
+one_answer_test(tests/data/models/mini-f 6)
+one_answer_test(tests/data/models/mini-b 3)
