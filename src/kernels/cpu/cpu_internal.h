@@ -101,6 +101,13 @@ void CPU_FN(strip_pack)(float *out, const uint16_t *x, int64_t stride, const int
 #define STRIP_PANEL_FLOATS (STRIP_CHUNK * (BLOCK + 1) * STRIP)
 void CPU_FN(strip_product)(float *out, const strip *s, const float *x, int n, float *panel);
 
+#if defined(CPU_AVX512)
+/* The same for FP4 strips by exact integer dots (strip_fp4.c); x is packed by the first. */
+void strip_pack_fp4_avx512(void *out, const uint16_t *x, int64_t stride, const int32_t *index,
+                           int n, int64_t cols);
+void strip_product_fp4_avx512(float *out, const strip *s, const void *x, int n, float *panel);
+#endif
+
 static inline strip matrix_strip(const matrix *m, int64_t i)
 {
     return (strip){.format = m->format,
