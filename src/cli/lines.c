@@ -213,6 +213,15 @@ static di_code take_up(lines_out *o, lines_in *in, di_status *st)
     return rc;
 }
 
+/* The input is mapped: writing to the same file would destroy it. */
+static bool same_file(const char *a, const char *b)
+{
+    struct stat sa, sb;
+
+    return stat(a, &sa) == 0 && stat(b, &sb) == 0 && S_ISREG(sa.st_mode) &&
+           sa.st_dev == sb.st_dev && sa.st_ino == sb.st_ino;
+}
+
 di_code lines_resume(lines_out *o, const char *path, bool fresh, lines_in *in, di_status *st)
 {
     di_code rc;
@@ -220,6 +229,10 @@ di_code lines_resume(lines_out *o, const char *path, bool fresh, lines_in *in, d
     *o = (lines_out){.path = path, .fd = STDOUT_FILENO};
     if (strcmp(path, "-") == 0)
         return DI_OK;
+    if (same_file(path, in->path)) {
+        o->fd = -1;
+        return di_fail(st, DI_E_INVALID, "--output \"%s\" is the input itself", path);
+    }
     o->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | (fresh ? O_TRUNC : 0), 0666);
     if (o->fd < 0 && errno == EACCES && !fresh)
         o->fd = open(path, O_WRONLY | O_CLOEXEC); /* a device that cannot be read */

@@ -311,6 +311,16 @@ def test_output_of_another_input_is_not_touched(tmp_path):
     assert got[0]["custom_id"] == "b"
 
 
+def test_input_is_never_overwritten(tmp_path):
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"prompt": "x", "max_tokens": 1}\n')
+    (tmp_path / "link.jsonl").symlink_to(source)
+    rc, _, err = run("generate", "--model", TINY, "--input", source, "--output",
+                     tmp_path / "link.jsonl", "--overwrite")
+    assert rc == 2 and "input itself" in err
+    assert source.read_text() == '{"prompt": "x", "max_tokens": 1}\n'
+
+
 def test_unwritable_output_is_named(tmp_path):
     source = tmp_path / "in.jsonl"
     source.write_text('{"prompt": "x", "max_tokens": 1}\n')
