@@ -535,9 +535,9 @@ typedef struct outcome {
     int32_t sel[TOKENS * TOPK], n_sel[TOKENS];
 } outcome;
 
-/* One attention layer's state operations on tokens len .. len+n-1. */
-static void layer_step(sequence *q, const story *t, int64_t len, int n, const weight *norm,
-                       const weight *k_norm, const weight *sink, outcome *out)
+/* One attention layer's state operations on tokens len .. len+n-1, of which n_kept count. */
+static void layer_step(sequence *q, const story *t, int64_t len, int n, int n_kept,
+                       const weight *const *w, outcome *out)
 {
     enum { RATIO = 2 };
     kernels *k = q->b.k;
@@ -570,7 +570,7 @@ static void layer_step(sequence *q, const story *t, int64_t len, int n, const we
                                              .eps = 1e-20f,
                                              .proj = dev_copy(&q->b, t->proj + len * 2 * DIM,
                                                               (size_t)n * 2 * DIM * sizeof(float)),
-                                             .norm = norm,
+                                             .norm = w[0],
                                              .lat = lat});
     ops->compress_store(
         k, &(compress_store_args){.s = &q->s,
@@ -580,7 +580,7 @@ static void layer_step(sequence *q, const story *t, int64_t len, int n, const we
                                   .eps = 1e-20f,
                                   .lat = lat,
                                   .key_raw = dev_act(&q->b, key_raw, (size_t)n_groups * IDIM),
-                                  .k_norm = k_norm,
+                                  .k_norm = w[1],
                                   .cs = angles(q, first, n_groups)});
     scores = dev(&q->b, (size_t)n * TOKENS * sizeof *scores);
     ops->index_scores(
@@ -622,52 +622,65 @@ static void layer_step(sequence *q, const story *t, int64_t len, int n, const we
                                                      (size_t)n * HEADS * DIM),
                                         .cs = angles(q, q->pos, n),
                                         .kv_rows = kv_rows,
-                                        .sink = sink,
+                                        .sink = w[2],
                                         .sel = sel,
                                         .n_sel = n_sel,
                                         .topk = TOPK,
                                         .o = lat});
     ops->ring_commit(
         k, &(ring_commit_args){.s = &q->s, .layout = &q->l, .ring = 1, .kv_rows = kv_rows});
-    if (out) {
-        get_act(&q->b, out->o + len * HEADS * DIM, lat, (size_t)n * HEADS * DIM);
-        get_bytes(&q->b, out->n_sel + len, n_sel, (size_t)n * sizeof *n_sel);
-        for (int i = 0; i < n; i++) /* entries behind n_sel are undefined */
-            get_bytes(&q->b, out->sel + (len + i) * TOPK, sel + i * TOPK,
-                      (size_t)out->n_sel[len + i] * sizeof *sel);
-    }
+    get_act(&q->b, out->o + len * HEADS * DIM, lat, (size_t)n_kept * HEADS * DIM);
+    get_bytes(&q->b, out->n_sel + len, n_sel, (size_t)n_kept * sizeof *n_sel);
+    for (int i = 0; i < n_kept; i++) /* entries behind n_sel are undefined */
+        get_bytes(&q->b, out->sel + (len + i) * TOPK, sel + i * TOPK,
+                  (size_t)out->n_sel[len + i] * sizeof *sel);
     while (q->b.n_bufs > n_bufs)
         ops->buf_free(k, q->b.buf[--q->b.n_bufs]);
 }
 
+/* Other tokens from `at` on. */
+static void go_wrong(story *t, int at, int n)
+{
+    uint64_t seed = 1000 + (uint64_t)at;
+
+    fill(t->proj + at * 2 * DIM, (size_t)n * 2 * DIM, seed);
+    fill(t->iq + at * IHEADS * IDIM, (size_t)n * IHEADS * IDIM, seed);
+    fill(t->iw + at * IHEADS, (size_t)n * IHEADS, seed);
+    fill(t->query + at * HEADS * DIM, (size_t)n * HEADS * DIM, seed);
+    fill(t->key_raw + at / 2 * IDIM, (size_t)(n / 2 + 1) * IDIM, seed);
+    fill(t->kv + at * DIM, (size_t)n * DIM, seed);
+}
+
 /* Run over all tokens in the given chunks (0 ends the list: the last one repeats). With drafts,
- * every step is first done with wrong rows behind it, which are then forgotten. */
+ * every step has wrong rows behind its own, which are then forgotten. */
 static void tell(const char *backend, numerics num, const story *t, const int *chunks, bool drafts,
                  outcome *out)
 {
     static sequence q;
-    static story wrong;
+    static story draft;
     uint16_t one[DIM];
     const float sink[HEADS] = {0.1f, -1};
-    weight *norm, *k_norm, *sinks;
+    const weight *w[3];
 
     sequence_open(&q, backend, num, 2);
     for (int i = 0; i < DIM; i++)
         one[i] = bf16_from_f32(0.5f + (float)(i % 5) * 0.25f);
-    norm = load_one(&q.b, WEIGHT_VEC_BF16, one, NULL, 1, DIM);
-    k_norm = load_one(&q.b, WEIGHT_VEC_BF16, one, NULL, 1, IDIM);
-    sinks = load_one(&q.b, WEIGHT_VEC_F32, sink, NULL, 1, HEADS);
-    fill((float *)&wrong, sizeof wrong / sizeof(float), 999);
+    w[0] = load_one(&q.b, WEIGHT_VEC_BF16, one, NULL, 1, DIM);
+    w[1] = load_one(&q.b, WEIGHT_VEC_BF16, one, NULL, 1, IDIM);
+    w[2] = load_one(&q.b, WEIGHT_VEC_F32, sink, NULL, 1, HEADS);
     memset(out, 0, sizeof *out);
     for (int at = 0; at < TOKENS;) {
         int n = *chunks < TOKENS - at ? *chunks : TOKENS - at;
+        int n_wrong = drafts && at + n + MAX_DRAFT <= TOKENS ? 1 + at % MAX_DRAFT : 0;
 
-        layer_step(&q, t, at, n, norm, k_norm, sinks, out);
+        if (n_wrong > 0) {
+            draft = *t;
+            go_wrong(&draft, at + n, n_wrong);
+        }
+        layer_step(&q, n_wrong ? &draft : t, at, n + n_wrong, n, w, out);
         at += n;
         if (chunks[1])
             chunks++;
-        if (drafts && at + MAX_DRAFT <= TOKENS)
-            layer_step(&q, &wrong, at, 1 + at % MAX_DRAFT, norm, k_norm, sinks, NULL);
     }
     bench_close(&q.b);
 }
