@@ -44,47 +44,47 @@ const char *const *kernels_available(void)
     return names;
 }
 
-/* Find the table for a name; "auto" is the best one that knows the numerics. */
-static di_code find(const kernel_ops **out, const kernels_options *opt, di_status *st)
+static bool knows(const backend *b, numerics num)
+{
+    return num == NUMERICS_RELEASE || b->ops == kernels_ref;
+}
+
+/* The first back end with that name; "auto" is the best one that runs here with the numerics. */
+static const backend *find(const kernels_options *opt)
 {
     bool any = strcmp(opt->backend, "auto") == 0;
 
-    for (size_t i = 0; i < ARRAY_LEN(backends); i++) {
-        const backend *b = &backends[i];
-        bool knows = opt->numerics == NUMERICS_RELEASE || b->ops == kernels_ref;
-
-        if (any ? !knows || !b->ops() : strcmp(opt->backend, b->name) != 0)
-            continue;
-        if (!knows)
-            return di_fail(st, DI_E_INVALID,
-                           "back end \"%s\" computes with the release's numerics only; "
-                           "use back end \"ref\" for the others",
-                           b->name);
-        *out = b->ops();
-        if (!*out)
-            return di_fail(st, DI_E_UNSUPPORTED,
-                           "back end \"%s\" needs %s, which this build or this processor (%s) "
-                           "lacks; use \"auto\"",
-                           b->name, b->needs, cpu_name());
-        return DI_OK;
-    }
-    return di_fail(st, DI_E_INVALID, "there is no back end \"%s\"; use auto, avx512, avx2 or ref",
-                   opt->backend);
+    for (const backend *b = backends; b < backends + ARRAY_LEN(backends); b++)
+        if (any ? knows(b, opt->numerics) && b->ops() : strcmp(opt->backend, b->name) == 0)
+            return b;
+    return NULL;
 }
 
 di_code kernels_open(kernels **out, const kernels_options *opt, di_status *st)
 {
     di_code rc = DI_OK;
-    const kernel_ops *ops = NULL;
-    kernels *k = NULL;
+    const backend *b = find(opt);
+    const kernel_ops *ops;
+    kernels *k;
 
     *out = NULL;
-    DI_TRY(find(&ops, opt, st));
+    if (!b)
+        return di_fail(st, DI_E_INVALID,
+                       "there is no back end \"%s\"; use auto, avx512, avx2 or ref", opt->backend);
+    if (!knows(b, opt->numerics))
+        return di_fail(st, DI_E_INVALID,
+                       "back end \"%s\" computes with the release's numerics only; "
+                       "use back end \"ref\" for the others",
+                       b->name);
+    ops = b->ops();
+    if (!ops)
+        return di_fail(st, DI_E_UNSUPPORTED,
+                       "back end \"%s\" needs %s, which this build or this processor (%s) lacks; "
+                       "use \"auto\"",
+                       b->name, b->needs, cpu_name());
     k = mem_try_calloc(1, sizeof *k);
-    if (!k) {
-        rc = di_fail(st, DI_E_NOMEM, "no memory for back end \"%s\"", ops->name);
-        goto done;
-    }
+    if (!k)
+        return di_fail(st, DI_E_NOMEM, "no memory for back end \"%s\"", b->name);
     *k = (kernels){
         .ops = ops,
         .act = ops == kernels_ref() ? DTYPE_F32 : DTYPE_BF16,

@@ -166,8 +166,8 @@ static void check_selection(kernels *k, const op_case *c, float *const *all, con
 static void check_invariance(kernels *one, kernels *two, const op_case *c)
 {
     op_inst *o = op_new(one, c, NULL, c->items);
-    float *all[16];
-    int64_t widths[16];
+    float *all[16] = {0};
+    int64_t widths[16] = {0};
     int n_outputs = op_n_outputs(o), *item = malloc((size_t)c->items * sizeof *item);
 
     assert_non_null(item);

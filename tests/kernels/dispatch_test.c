@@ -11,7 +11,7 @@ static di_code try_open(const char *name, numerics num, char *got, di_status *st
     di_code rc = kernels_open(&k, &opt, st);
 
     if (rc == DI_OK)
-        strcpy(got, k->ops->name);
+        snprintf(got, 32, "%s", k->ops->name);
     else
         assert_null(k);
     kernels_close(k);

@@ -236,8 +236,9 @@ static void test_tap_is_the_mean_of_the_copies(void **state)
     bench b;
 
     bench_open(&b, *state, NUMERICS_RELEASE);
-    for (int i = 0; i < 4 * DIM; i++)
-        x[i] = (float)(i / DIM * 2);
+    for (int copy = 0; copy < 4; copy++)
+        for (int i = 0; i < DIM; i++)
+            x[copy * DIM + i] = 2.0f * (float)copy;
     for (int i = 0; i < STRIDE; i++)
         mark[i] = 7;
     a.x = dev_act(&b, x, 4 * DIM);

@@ -155,8 +155,8 @@ static inline int for_every_backend(struct CMUnitTest *tests, int n, const char 
     for (const char *const *b = kernels_available(); *b; b++, n++) {
         assert_in_range(n, 0, 63);
         snprintf(names[n], sizeof names[n], "%s: %s", behaviour, *b);
-        tests[n] = (struct CMUnitTest){
-            .name = names[n], .test_func = test, .initial_state = (void *)(uintptr_t)*b};
+        tests[n] =
+            (struct CMUnitTest){.name = names[n], .test_func = test, .initial_state = (void *)*b};
     }
     return n;
 }

@@ -60,10 +60,10 @@ enum {
 
 typedef struct op_case {
     op_kind op;
-    const char *name; /* unique within the operation */
     int items;
-    int flags;
+    const char *name; /* unique within the operation */
     uint64_t seed;
+    int flags;
     int cols, out, groups; /* linear: inputs of a group, all outputs; others: see op_rows.c */
     weight_kind kind;
     linear_out to;

@@ -36,7 +36,7 @@ static void *q8_rows(op_inst *o, const char *field, int64_t cols)
 
 static float *f32_rows(op_inst *o, const char *field, int64_t cols, float mean, float spread)
 {
-    float *x = op_host(o, (size_t)(o->n * cols), sizeof *x);
+    float *x = op_host(o, (size_t)o->n * (size_t)cols, sizeof *x);
 
     for (int i = 0; i < o->n; i++) {
         op_rng rng = op_rng_of(o->c, field, o->item[i]);
@@ -44,7 +44,7 @@ static float *f32_rows(op_inst *o, const char *field, int64_t cols, float mean, 
         for (int64_t j = 0; j < cols; j++)
             x[i * cols + j] = mean + spread * op_normal(&rng);
     }
-    return op_dev_copy(o, x, (size_t)(o->n * cols) * sizeof *x);
+    return op_dev_copy(o, x, (size_t)o->n * (size_t)cols * sizeof *x);
 }
 
 /* Every fifth item lies in an image. */
@@ -110,7 +110,7 @@ static void build_rope_rows(op_inst *o)
 static void build_engram_gather(op_inst *o)
 {
     const op_case *c = o->c;
-    int64_t *ids = op_host(o, (size_t)(o->n * c->k), sizeof *ids);
+    int64_t *ids = op_host(o, (size_t)o->n * (size_t)c->k, sizeof *ids);
 
     for (int i = 0; i < o->n; i++) {
         op_rng rng = op_rng_of(c, "id", o->item[i]);
@@ -122,7 +122,7 @@ static void build_engram_gather(op_inst *o)
         .table = op_weight(o, "table", WEIGHT_FP8_TABLE, TABLE_ROWS, c->dim, false),
         .n = o->n,
         .n_cols = c->k,
-        .ids = op_dev_copy(o, ids, (size_t)(o->n * c->k) * sizeof *ids),
+        .ids = op_dev_copy(o, ids, (size_t)o->n * (size_t)c->k * sizeof *ids),
         .out_q8 = output_rows(o, "out_q8", OUT_Q8, (int64_t)c->k * c->dim),
     };
 }
@@ -187,7 +187,7 @@ static void build_hc(op_inst *o)
         a->scale = op_weight(o, "scale", WEIGHT_VEC_F32, 1, 3, false);
         a->pre_out = output_rows(o, "pre", OUT_F32, hc);
         a->post_out = output_rows(o, "post", OUT_F32, hc);
-        a->comb_out = (float *)(uintptr_t)a->comb; /* the same memory is allowed */
+        a->comb_out = (float *)a->comb; /* the same memory is allowed */
         op_add_output(
             o, (op_output){.name = "comb", .kind = OUT_F32, .data = a->comb, .cols = hc * hc});
     }
@@ -246,7 +246,8 @@ static void build_linear(op_inst *o)
     if (c->flags & OP_ACCUMULATE) {
         float *before = op_host_rows(o, "y", o->item, o->n, c->out, 1.0f);
 
-        o->k->ops->put(o->k, o->args.linear.y, before, (size_t)(o->n * c->out) * sizeof *before);
+        o->k->ops->put(o->k, o->args.linear.y, before,
+                       (size_t)o->n * (size_t)c->out * sizeof *before);
     }
 }
 
@@ -295,7 +296,7 @@ static void build_route(op_inst *o)
 static int32_t *expert_ids(op_inst *o)
 {
     const op_case *c = o->c;
-    int32_t *ids = op_host(o, (size_t)(o->n * c->k), sizeof *ids);
+    int32_t *ids = op_host(o, (size_t)o->n * (size_t)c->k, sizeof *ids);
 
     for (int i = 0; i < o->n; i++) {
         op_rng rng = op_rng_of(c, "ids", o->item[i]);
@@ -312,7 +313,7 @@ static int32_t *expert_ids(op_inst *o)
             }
         }
     }
-    return op_dev_copy(o, ids, (size_t)(o->n * c->k) * sizeof *ids);
+    return op_dev_copy(o, ids, (size_t)o->n * (size_t)c->k * sizeof *ids);
 }
 
 static void build_experts(op_inst *o)
@@ -411,7 +412,7 @@ static sample_row sampling(op_inst *o, int item)
 static float *logits(op_inst *o)
 {
     int vocab = o->c->out;
-    float *x = op_host(o, (size_t)(o->n * vocab), sizeof *x);
+    float *x = op_host(o, (size_t)o->n * (size_t)vocab, sizeof *x);
 
     for (int i = 0; i < o->n; i++) {
         op_rng rng = op_rng_of(o->c, "logits", o->item[i]);

@@ -440,7 +440,7 @@ static void test_selection_equals_a_plain_search(void **state)
                 score[e] = (random_bits(&rng) & 1 ? -0.0f : 0.0f) + (float)(e % 7 == 3);
             all[e] = true;
         }
-        q.b.k->ops->put(q.b.k, (void *)(uintptr_t)a.scores, score, sizeof score);
+        q.b.k->ops->put(q.b.k, (void *)a.scores, score, sizeof score);
         a.out = &out;
         a.filter = NULL;
         q.b.k->ops->select(q.b.k, &a);
@@ -476,7 +476,7 @@ static void test_selection_equals_a_plain_search(void **state)
         for (int e = 0, c = 0; e < visible; e++)
             if (in_block[e])
                 score[c++] = score[e];
-        q.b.k->ops->put(q.b.k, (void *)(uintptr_t)a.scores, score, sizeof score);
+        q.b.k->ops->put(q.b.k, (void *)a.scores, score, sizeof score);
         a.out = NULL;
         a.filter = &out;
         q.b.k->ops->select(q.b.k, &a);
