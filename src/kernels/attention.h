@@ -30,11 +30,12 @@ typedef struct qkv_args {
  *   q = bf(rope(q)); s_t = (q . k_t) * scale; m = max(-1e30, max s_t); p_t = exp(s_t - m)
  *   o = bf(sum bf(p_t) k_t / (sum p_t + exp(sink - m))); then inverse rope on o, bf
  * Keys of row i at position p, in this order, each ascending:
- *   window      positions max(0, p-window+1) .. p: from the ring before view.len, from kv_rows
- * since; none before view.ring_first compressed  entries sel[i][0..n_sel[i]) of `owner` (owner < 0:
- * none) draft: the rows of a sequence are a draft block that attends both ways: keys are ring
- * positions max(0, len-window) .. len-1 (len = view.len), then ALL kv_rows of that sequence
- * (spec 7.2). */
+ *   - window: positions max(0, p-window+1, view.ring_first) .. p; from the ring those before
+ *     view.len, from kv_rows the others
+ *   - compressed: entries sel[i][0..n_sel[i]) of `owner` (owner < 0: none)
+ *
+ * draft: the rows of a sequence are a draft block that attends both ways: keys are ring positions
+ * max(0, len-window) .. len-1 (len = view.len), then ALL kv_rows of that sequence (spec 7.2). */
 typedef struct attention_args {
     const step *s;
     const kv_layout *layout;

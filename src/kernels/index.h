@@ -3,7 +3,7 @@
  * Scores are tiled over rows by the caller: a call covers rows [row0, row0 + n) of the step and
  * scores has n rows. visible = (pos+1)/ratio entries of the row's sequence can be seen.
  *
- * Rows that need no scores: a row whose eligible entries all fit (see index_takes_all) is skipped
+ * Rows that need no scores: a row whose eligible entries all fit (see index_eligible) is skipped
  * by index_scores, and select takes all eligible ones. */
 #pragma once
 

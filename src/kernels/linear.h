@@ -1,12 +1,14 @@
 /* Linear layers: y = x W^T (spec 2.4).
  *
- *   FP8 weight, q8 input   acc = 0; for each 32-column block kb ascending:
- *                            acc += (sum_32 xq * wq) * xs[kb] * ws[n/32][kb];   y = acc
- *   FP8 weight, act input  the weight dequantised to bf16 (exact), x not quantised (wo_a, spec 4.5)
- *   BF16 weight, act input plain products, f32 sum
- *   output                 LINEAR_ACT rounds to bf16, LINEAR_F32 keeps f32, LINEAR_Q8 rounds to
- * bf16 and then quantises by Q8 for the next quantised linear The order of the sum inside a block
- * is the back end's, but fixed by the weight's shape: the same for one row and for many. */
+ *   - FP8 weight, q8 input: acc = 0; for each 32-column block kb ascending:
+ *     acc += (sum_32 xq * wq) * xs[kb] * ws[n/32][kb]; y = acc
+ *   - FP8 weight, act input: the weight dequantised to bf16 (exact), x not quantised (spec 4.5)
+ *   - BF16 weight, act input: plain products, f32 sum
+ *   - output: LINEAR_ACT rounds to bf16, LINEAR_F32 keeps f32, LINEAR_Q8 rounds to bf16 and then
+ *     quantises by Q8 for the next quantised linear
+ *
+ * The order of the sum inside a block is the back end's, but fixed by the weight's shape: the same
+ * for one row and for many. */
 #pragma once
 
 #include <stdbool.h>

@@ -94,6 +94,7 @@ static void test_every_operation_is_there(void **state)
         assert_int_equal(kernels_open(&k, &opt, NULL), DI_OK);
         assert_non_null(k->ops->gather);
         assert_non_null(k->ops->rope_rows);
+        assert_non_null(k->ops->keep_rows);
         assert_non_null(k->ops->engram_gather);
         assert_non_null(k->ops->engram_apply);
         assert_non_null(k->ops->hc);

@@ -299,6 +299,24 @@ static void test_gather_repeats_rows_and_takes_vectors(void **state)
     bench_close(&b);
 }
 
+static void test_keep_rows_packs_rows_at_the_start(void **state)
+{
+    const uint16_t before[6 * 3] = {0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 5};
+    const int32_t rows[3] = {0, 2, 5};
+    uint16_t got[3 * 3];
+    keep_rows_args a = {.n = 3, .row_bytes = 6};
+    bench b;
+
+    bench_open(&b, *state, NUMERICS_RELEASE);
+    a.rows = dev_copy(&b, rows, sizeof rows);
+    a.buf = dev_copy(&b, before, sizeof before);
+    b.k->ops->keep_rows(b.k, &a);
+    get_bytes(&b, got, a.buf, sizeof got);
+    for (int i = 0; i < 9; i++)
+        assert_int_equal(got[i], rows[i / 3]);
+    bench_close(&b);
+}
+
 /* x = key, all weights 1: the normalised product is sqrt(dim); copies with another sign or size. */
 static void test_engram_gate(void **state)
 {
@@ -608,6 +626,7 @@ int main(void)
         {"tap is the mean of the copies", test_tap_is_the_mean_of_the_copies},
         {"rope angles are products in f32", test_rope_angles_are_products_in_f32},
         {"gather repeats rows and takes vectors", test_gather_repeats_rows_and_takes_vectors},
+        {"keep rows packs rows at the start", test_keep_rows_packs_rows_at_the_start},
         {"engram gate", test_engram_gate},
         {"engram rows are laid side by side", test_engram_rows_are_laid_side_by_side},
         {"route", test_route},

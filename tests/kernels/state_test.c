@@ -157,7 +157,8 @@ static void *unrotated(sequence *q, int n)
 }
 
 /* Three rows behind 200 tokens. Every ring row and entry that no query may see is not a number. */
-static void check_attention(const char *backend, numerics num, bool draft, double tolerance)
+static void check_attention(const char *backend, numerics num, bool draft, int64_t ring_first,
+                            double tolerance)
 {
     enum { LEN = 200, N = 3, N_SEL = 5 };
     static const int32_t sel[N * TOPK] = {0, 3, 64, 150, 199, [TOPK] = 1, [2 * TOPK] = 7, 8, 9};
@@ -180,7 +181,10 @@ static void check_attention(const char *backend, numerics num, bool draft, doubl
         ring_row(&q, row, x);
         memcpy(kv_rows + (size_t)i * q.l.ring_row_bytes, row, q.l.ring_row_bytes);
     }
+    q.view.ring_first = ring_first;
     for (int64_t p = LEN - (draft ? WINDOW : WINDOW - 1); p < LEN; p++) {
+        if (p < ring_first)
+            continue;
         fill(x, DIM, (uint64_t)p);
         ring_row(&q, kv_ring(&q.l, &q.view, 1, p), x);
     }
@@ -207,7 +211,7 @@ static void check_attention(const char *backend, numerics num, bool draft, doubl
         int64_t to = draft ? LEN + N : LEN + i + 1;
         int n = 0;
 
-        for (int64_t p = from; p < to; p++) {
+        for (int64_t p = from > ring_first ? from : ring_first; p < to; p++) {
             fill(x, DIM, p < LEN ? (uint64_t)p : 5000 + (uint64_t)(p - LEN));
             through_ring(&q, key[n++], x);
         }
@@ -228,20 +232,27 @@ static void check_attention(const char *backend, numerics num, bool draft, doubl
 
 static void test_attention_reads_window_and_selection(void **state)
 {
-    check_attention(*state, NUMERICS_RELEASE, false, 4e-3);
+    check_attention(*state, NUMERICS_RELEASE, false, 0, 4e-3);
+}
+
+/* A replayed tail has no window keys before its start. */
+static void test_attention_starts_at_the_first_key_of_the_ring(void **state)
+{
+    check_attention(*state, NUMERICS_RELEASE, false, 190, 8e-3);
+    check_attention(*state, NUMERICS_RELEASE, false, 200, 8e-3);
 }
 
 static void test_draft_rows_attend_each_other(void **state)
 {
-    check_attention(*state, NUMERICS_RELEASE, true, 4e-3);
+    check_attention(*state, NUMERICS_RELEASE, true, 0, 4e-3);
 }
 
 static void test_attention_in_f32(void **state)
 {
     (void)state;
-    check_attention("ref", NUMERICS_F32, false, 1e-6);
-    check_attention("ref", NUMERICS_F32, true, 1e-6);
-    check_attention("ref", NUMERICS_CACHE, false, 1e-6);
+    check_attention("ref", NUMERICS_F32, false, 0, 1e-6);
+    check_attention("ref", NUMERICS_F32, true, 0, 1e-6);
+    check_attention("ref", NUMERICS_CACHE, false, 0, 1e-6);
 }
 
 /* Rows that RMS leaves as they are and a rotation by a quarter turn: bytes are known exactly. */
@@ -721,6 +732,8 @@ int main(void)
         CMUnitTestFunction test;
     } all[] = {
         {"attention reads window and selection", test_attention_reads_window_and_selection},
+        {"attention starts at the first key of the ring",
+         test_attention_starts_at_the_first_key_of_the_ring},
         {"draft rows attend each other", test_draft_rows_attend_each_other},
         {"qkv writes ring rows", test_qkv_writes_ring_rows},
         {"stored entries have the bytes of the quantisers",
