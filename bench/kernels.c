@@ -29,6 +29,7 @@ int main(int argc, char **argv)
     fprintf(stderr, "back end %s\n", k->ops->name);
     bench_linears(b, k);
     bench_experts(b, k);
+    bench_rows(b, k);
     rc = bench_run(b);
     kernels_close(k);
     return rc;

@@ -1,3 +1,6 @@
 di_bench(bench_roofline SOURCES roofline.c bench.c peak.c peak_loops.c USES base)
-di_bench(bench_kernels SOURCES kernels.c kernels_matrix.c bench.c peak.c peak_loops.c
-         USES base formats tensor kernels)
+di_bench(bench_kernels SOURCES kernels.c kernels_matrix.c kernels_rows.c bench.c peak.c peak_loops.c
+         ../tests/kernels/cases.c ../tests/kernels/op_inst.c ../tests/kernels/op_rows.c
+         ../tests/kernels/op_seq.c
+         USES base formats tensor kernels LINK m)
+target_include_directories(bench_kernels PRIVATE ${PROJECT_SOURCE_DIR}/tests)

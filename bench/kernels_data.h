@@ -14,3 +14,4 @@ void data_act(kernels *k, void *act, size_t n, uint32_t seed);
 
 void bench_linears(bench *b, kernels *k);
 void bench_experts(bench *b, kernels *k);
+void bench_rows(bench *b, kernels *k);

@@ -147,6 +147,8 @@ const op_case op_cases[] = {
         .ratio = 1, .len = 4000, .k = 512, .flags = OP_BIG, DEEP_TOL),
     SEQ(OP_INDEX_SCORES, "131072 entries", .items = 1, .heads = 32, INDEX, .ratio = 1,
         .len = 131071, .k = 512, .flags = OP_BIG, F32_TOL),
+    SEQ(OP_INDEX_SCORES, "16384 entries, chunks", .items = 4, .heads = 32, INDEX, .ratio = 1,
+        .len = 16384, .k = 512, .chunk = 17, .flags = OP_BIG, F32_TOL),
     SEQ(OP_SELECT, "512 of 131072", .items = 1, INDEX, .ratio = 1, .len = 131071, .k = 512,
         .flags = OP_BIG, EXACT),
 

@@ -3,9 +3,11 @@
  * The token is the one that the scalar back end gives: logits over temperature by true division,
  * probabilities and their sums in double, noise bit for bit. What makes it fast: the cut of top-p
  * is searched by mass (no sort), and a token whose logit plus an upper bound of its noise cannot
- * reach the best so far needs no logarithm, or no hash at all. Rows are worked on in place: a token
- * that a filter drops becomes -inf. Arrays are padded to whole vectors with -inf. */
+ * reach the best so far needs no logarithm, or no hash at all. The filters end as one cut
+ * in z; masked tokens are -inf. Arrays are padded to whole vectors with -inf. */
 #include "kernels/cpu/sample_simd.h"
+
+#include <float.h>
 
 /* The largest noise is 22.88: u is at most 1 - 2^-33. */
 #define NOISE_MAX 22.9f
@@ -76,8 +78,11 @@ static float prepare(const sample_row *r, const float *logits, int vocab, float 
             v = vf_div(v, t);
         if (r->mask)
             v = keep_allowed(v, r->mask[i / 32] >> (i % 32));
+        top = vf_max(top, v);
         vf_store(z + i, v);
     }
+    if (r->n_adjust == 0)
+        return vf_max_lane(top);
     for (int i = 0; i < r->n_adjust; i++) {
         const logit_adjust *adj = &r->adjust[i];
         float l = logits[adj->id];
@@ -86,7 +91,8 @@ static float prepare(const sample_row *r, const float *logits, int vocab, float 
         if (allowed(r, adj->id))
             z[adj->id] = divide ? l / r->temperature : l;
     }
-    for (int i = 0; i < vocab; i += VF)
+    top = vf_load(z);
+    for (int i = VF; i < vocab; i += VF)
         top = vf_max(top, vf_load(z + i));
     return vf_max_lane(top);
 }
@@ -122,6 +128,35 @@ static int64_t keep_top_k(const sample_scratch *s, int64_t n, int64_t k)
     return count;
 }
 
+/* The places i, i + 1, ... of a vector. */
+static inline vi lanes_from(int64_t i)
+{
+    static const int32_t lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+    return vi_add(vi_load(lanes), vi_set((int32_t)i));
+}
+
+/* Append the lanes of v in `mask` to x [n]; VF elements behind are overwritten. Returns the new n.
+ */
+static inline int64_t append_lanes(int32_t *x, int64_t n, vi v, uint32_t mask)
+{
+#if defined(CPU_AVX512)
+    vi_store(x + n, _mm512_maskz_compress_epi32((__mmask16)mask, v));
+    return n + __builtin_popcount(mask);
+#else
+    int32_t lane[VF];
+
+    if (mask == 0xFF) {
+        vi_store(x + n, v);
+        return n + VF;
+    }
+    vi_store(lane, v);
+    for (; mask; mask &= mask - 1)
+        x[n++] = lane[__builtin_ctz(mask)];
+    return n;
+#endif
+}
+
 /* Probabilities relative to the largest, in double and f32. Returns their sum. */
 static double weigh(const sample_scratch *s, int64_t n, float top)
 {
@@ -155,14 +190,14 @@ static double mass_from(const float *w, int64_t n, float limit)
     return (double)vf_sum(vf_add(vf_add(sum[0], sum[1]), vf_add(sum[2], sum[3])));
 }
 
-/* A band [*lo, *hi) of w in which the sum from above passes `need`, by bisection of the bits. */
-static void find_band(const float *w, int64_t n, double need, float *lo, float *hi)
+/* A band [*lo, *hi) of w in which the sum from above passes `need`, by bisection of the bits. What
+ * lies below (total - need) / n is too little to matter: the search begins there. */
+static void find_band(const float *w, int64_t n, double total, double need, float *lo, float *hi)
 {
-    uint32_t low = f32_bits(0x1p-40f), high = f32_bits(1.0f) + 1;
+    float start = (float)(0.99 * (total - need) / (double)n);
+    uint32_t low = f32_bits(start > 0 ? start : 0), high = f32_bits(1.0f) + 1;
 
-    if (mass_from(w, n, 0x1p-40f) < need)
-        low = 0;
-    for (int i = 0; i < 10; i++) {
+    while (high - low > 1u << 18) { /* a 32nd of an octave: some hundred tokens */
         uint32_t mid = low + (high - low) / 2;
 
         if (mass_from(w, n, f32_from_bits(mid)) < need)
@@ -179,27 +214,24 @@ static void find_band(const float *w, int64_t n, double need, float *lo, float *
 static int64_t take_band(const sample_scratch *s, int64_t n, float lo, float hi, double *above,
                          double *inside)
 {
-    vd sum = vd_set(0), band = vd_set(0);
+    vd sum0 = vd_set(0), sum1 = vd_set(0);
     int64_t count = 0;
 
     for (int64_t i = 0; i < n; i += VF) {
         vf w = vf_load(s->w + i);
-        uint32_t mask = vf_ge(w, vf_set(lo));
+        uint32_t from_lo = vf_ge(w, vf_set(lo)), from_hi = vf_ge(w, vf_set(hi));
 
-        if (!mask)
-            continue;
-        for (int64_t j = i; j < i + VF; j += VD) {
-            vd m = vd_load(s->mass + j), high = vd_keep_ge(m, s->w + j, hi);
-
-            sum = vd_add(sum, high);
-            band = vd_add(band, vd_sub(vd_keep_ge(m, s->w + j, lo), high));
+        if (from_hi) {
+            sum0 = vd_add(sum0, vd_keep_ge(vd_load(s->mass + i), s->w + i, hi));
+            sum1 = vd_add(sum1, vd_keep_ge(vd_load(s->mass + i + VD), s->w + i + VD, hi));
         }
-        mask &= ~vf_ge(w, vf_set(hi));
-        for (; mask; mask &= mask - 1)
-            s->list[0][count++] = (int32_t)i + __builtin_ctz(mask);
+        if (from_lo & ~from_hi)
+            count = append_lanes(s->list[0], count, lanes_from(i), from_lo & ~from_hi);
     }
-    *above = vd_sum(sum);
-    *inside = vd_sum(band);
+    *above = vd_sum(vd_add(sum0, sum1));
+    *inside = 0;
+    for (int64_t i = 0; i < count; i++)
+        *inside += s->mass[s->list[0][i]];
     return count;
 }
 
@@ -260,97 +292,70 @@ static float find_cut(const sample_scratch *s, int64_t n, double sum, double nee
     return pivot;
 }
 
-/* Keep the shortest prefix, in order of falling probability, whose sum reaches p of the total. */
-static void keep_top_p(const sample_scratch *s, int64_t n, float p, float top)
-{
-    double need = (double)p * weigh(s, n, top), above, inside;
-    float lo, hi, cut;
+/* What the filters keep: z above `z`, and of those equal to it the places up to `last`. */
+typedef struct cut {
+    float z;
     int32_t last;
-    int64_t count;
+} cut;
 
-    find_band(s->w, n, need, &lo, &hi);
+/* The shortest prefix, in order of falling probability, whose sum reaches p of the total. */
+static cut cut_top_p(const sample_scratch *s, int64_t n, float p, float top)
+{
+    double total = weigh(s, n, top), need = (double)p * total, above, inside;
+    float lo, hi;
+    int64_t count;
+    cut c;
+
+    find_band(s->w, n, total, need, &lo, &hi);
     count = take_band(s, n, lo, hi, &above, &inside);
     if (above >= need || above + inside < need) /* the f32 sums misled: search everything */
         count = take_band(s, n, 0.0f, 2.0f, &above, &inside);
-    cut = find_cut(s, count, above, need, &last);
-    for (int64_t i = 0; i < n; i += VF) {
-        vf z = vf_load(s->z + i);
+    c.z = find_cut(s, count, above, need, &c.last);
+    return c;
+}
 
-        vf_store(s->z + i, vf_select_lt(z, vf_set(cut), vf_set(-INFINITY), z));
-        if (last < i + VF && vf_ge(z, vf_set(cut)))
-            for (int64_t j = i > last ? i : last + 1; j < i + VF; j++)
-                if (s->z[j] == cut)
-                    s->z[j] = -INFINITY;
+/* The least z whose probability is min_p of the largest, by bisection with the exact rule. */
+static float cut_min_p(float min_p, float top)
+{
+    float hi = top, lo = top + logf(min_p) - (1e-3f + 1e-6f * fabsf(top));
+
+    if (exp((double)lo - (double)top) >= (double)min_p)
+        return lo; /* the margin drowned in a huge logit */
+    for (;;) {
+        float mid = lo + (hi - lo) / 2;
+
+        if (mid <= lo || mid >= hi)
+            return hi;
+        if (exp((double)mid - (double)top) < (double)min_p)
+            lo = mid;
+        else
+            hi = mid;
     }
 }
 
-/* Drop what has less than min_p of the largest probability; near the limit the exact rule decides.
- */
-static void keep_min_p(const sample_scratch *s, int64_t n, float min_p, float top)
+/* Pack the tokens that are kept and can reach `least` with the largest noise, in place; has_id:
+ * places have tokens already. Returns how many. */
+static int64_t pack_runners(const sample_scratch *s, int64_t n, bool has_id, cut c, float least)
 {
-    float limit = top + logf(min_p), margin = 1e-3f + 1e-6f * fabsf(top);
-    vf low = vf_set(limit - margin), high = vf_set(limit + margin);
-
-    for (int64_t i = 0; i < n; i += VF) {
-        vf z = vf_load(s->z + i);
-        uint32_t near = vf_ge(z, low) & ~vf_ge(z, high);
-
-        vf_store(s->z + i, vf_select_lt(z, low, vf_set(-INFINITY), z));
-        for (; near; near &= near - 1) {
-            float *at = s->z + i + __builtin_ctz(near);
-
-            if (exp((double)*at - (double)top) < (double)min_p)
-                *at = -INFINITY;
-        }
-    }
-}
-
-/* Append the lanes of z in `mask` with their tokens, in place: n <= the place they come from. */
-static inline int64_t append(const sample_scratch *s, int64_t n, vf z, vi ids, uint32_t mask)
-{
-#if defined(CPU_AVX512)
-    vf_store(s->z + n, _mm512_maskz_compress_ps((__mmask16)mask, z));
-    vi_store(s->id + n, _mm512_maskz_compress_epi32((__mmask16)mask, ids));
-    return n + __builtin_popcount(mask);
-#else
-    float zl[VF];
-    int32_t il[VF];
-
-    if (mask == 0xFF) {
-        vf_store(s->z + n, z);
-        vi_store(s->id + n, ids);
-        return n + VF;
-    }
-    vf_store(zl, z);
-    vi_store(il, ids);
-    for (; mask; mask &= mask - 1, n++) {
-        s->z[n] = zl[__builtin_ctz(mask)];
-        s->id[n] = il[__builtin_ctz(mask)];
-    }
-    return n;
-#endif
-}
-
-/* Pack the tokens that can reach `least` with the largest noise; has_id: places have tokens
- * already. Returns how many. */
-static int64_t pack_runners(const sample_scratch *s, int64_t n, bool has_id, float least)
-{
-    static const int32_t lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     int64_t count = 0;
 
     for (int64_t i = 0; i < n; i += VF) {
         vf z = vf_load(s->z + i);
-        uint32_t mask = vf_ge(vf_add(z, vf_set(NOISE_MAX)), vf_set(least));
-        vi ids = has_id ? vi_load(s->id + i) : vi_add(vi_load(lanes), vi_set((int32_t)i));
+        uint32_t mask = vf_ge(z, vf_set(c.z)) & vf_ge(vf_add(z, vf_set(NOISE_MAX)), vf_set(least));
+        vi ids = has_id ? vi_load(s->id + i) : lanes_from(i);
 
-        if (mask)
-            count = append(s, count, z, ids, mask);
+        if (!mask)
+            continue;
+        if (i + VF > c.last) /* of equals only the first are kept */
+            mask &= vf_gt(z, vf_set(c.z)) | (c.last < i ? 0 : (2u << (c.last - i)) - 1u);
+        append_lanes((int32_t *)(void *)s->z, count, vf_bits(z), mask);
+        count = append_lanes(s->id, count, ids, mask);
     }
     return count;
 }
 
-/* The winner among the tokens that are left: the best noisy logit, of equals the lower token. */
-static int32_t draw(const sample_row *row, const sample_scratch *s, int64_t n, bool has_id,
+/* The winner among the tokens that are kept: the best noisy logit, of equals the lower token. */
+static int32_t draw(const sample_row *row, const sample_scratch *s, int64_t n, bool has_id, cut c,
                     float top)
 {
     int32_t at = index_of(s->z, n, top), winner = -1;
@@ -360,7 +365,7 @@ static int32_t draw(const sample_row *row, const sample_scratch *s, int64_t n, b
     /* What the likeliest token reaches bounds the others from below. */
     float least = top + noise_gumbel(row->seed, row->choice, row->position, top_id);
 
-    n = pack_runners(s, n, has_id, least);
+    n = pack_runners(s, n, has_id, c, least);
     for (int64_t i = 0; i < n; i += VF) { /* ascending tokens: the first of equals stays */
         vf z = vf_load_part(s->z + i, n - i < VF ? (int)(n - i) : VF, -INFINITY), v;
         vi w = philox_words(&p, vi_load(s->id + i));
@@ -383,8 +388,10 @@ static int32_t sample_one(const sample_row *r, const float *logits, int vocab,
                           const sample_scratch *s)
 {
     float top = prepare(r, logits, vocab, s->z);
+    cut c = {.z = -FLT_MAX, .last = INT32_MAX};
     bool has_id = false;
     int64_t n = vocab;
+    float least;
 
     if (top == -INFINITY)
         return -1;
@@ -395,10 +402,10 @@ static int32_t sample_one(const sample_row *r, const float *logits, int vocab,
         has_id = true;
     }
     if (r->top_p < 1)
-        keep_top_p(s, n, r->top_p, top);
-    if (r->min_p > 0)
-        keep_min_p(s, n, r->min_p, top);
-    return draw(r, s, n, has_id, top);
+        c = cut_top_p(s, n, r->top_p, top);
+    if (r->min_p > 0 && (least = cut_min_p(r->min_p, top)) > c.z)
+        c = (cut){.z = least, .last = INT32_MAX};
+    return draw(r, s, n, has_id, c, top);
 }
 
 static void sample_job(void *arg, int thread, int n_threads)
