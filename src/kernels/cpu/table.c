@@ -19,9 +19,41 @@ static size_t round_up(size_t n)
     return (n + 4095) / 4096 * 4096;
 }
 
-static di_code reserve(kernels *k, const kernel_limits *lim, di_status *st)
+static int max_int(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+/* The larger of each: what was reserved stays enough. */
+static kernel_limits merge_limits(const kernel_limits *a, const kernel_limits *b)
+{
+    return (kernel_limits){
+        .n_rows = max_int(a->n_rows, b->n_rows),
+        .n_logit_rows = max_int(a->n_logit_rows, b->n_logit_rows),
+        .hidden = max_int(a->hidden, b->hidden),
+        .hc = max_int(a->hc, b->hc),
+        .n_heads = max_int(a->n_heads, b->n_heads),
+        .head_dim = max_int(a->head_dim, b->head_dim),
+        .window = max_int(a->window, b->window),
+        .max_linear_cols = max_int(a->max_linear_cols, b->max_linear_cols),
+        .moe_inter = max_int(a->moe_inter, b->moe_inter),
+        .n_experts = max_int(a->n_experts, b->n_experts),
+        .n_active = max_int(a->n_active, b->n_active),
+        .index_heads = max_int(a->index_heads, b->index_heads),
+        .index_dim = max_int(a->index_dim, b->index_dim),
+        .index_topk = max_int(a->index_topk, b->index_topk),
+        .cand_blocks = max_int(a->cand_blocks, b->cand_blocks),
+        .cand_block = max_int(a->cand_block, b->cand_block),
+        .context = a->context > b->context ? a->context : b->context,
+        .vocab = max_int(a->vocab, b->vocab),
+    };
+}
+
+static di_code reserve(kernels *k, const kernel_limits *asked, di_status *st)
 {
     cpu_impl *c = k->impl;
+    kernel_limits all = c ? merge_limits(&c->lim, asked) : *asked;
+    const kernel_limits *lim = &all;
     int n_threads = cpu_threads(k);
     size_t thread, shared, bytes;
     uint8_t *scratch = NULL;
@@ -32,10 +64,6 @@ static di_code reserve(kernels *k, const kernel_limits *lim, di_status *st)
         max_size(CPU_FN(experts_shared_bytes)(lim), CPU_FN(rows_shared_bytes)(lim, n_threads)));
     if (!c)
         c = mem_try_calloc(1, sizeof *c);
-    if (c) { /* what was reserved stays enough */
-        thread = max_size(thread, c->thread_bytes);
-        shared = max_size(shared, c->shared_bytes);
-    }
     if (c && size_mul(thread, (size_t)n_threads, &bytes) && size_add(bytes, shared, &bytes))
         scratch = mem_try_aligned(bytes, 64);
     k->impl = c;
