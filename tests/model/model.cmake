@@ -36,6 +36,10 @@ golden_test(cache mini-b)
 golden_test(cache tiny)
 golden_test(sublayers)
 golden_test(trained)
+# Long, and the same code as the others: not under a sanitizer.
+foreach(name golden_f32_tiny golden_cache_tiny golden_trained)
+  set_tests_properties(${name} PROPERTIES LABELS "model;slow")
+endforeach()
 
 di_test(chunking_test
         SOURCES ${CMAKE_CURRENT_LIST_DIR}/chunking_test.c ${CMAKE_CURRENT_LIST_DIR}/rig.c
