@@ -12,23 +12,21 @@
 #include "base/utf8.h"
 #include "cli/cli.h"
 #include "cli/sampling_options.h"
-#include "cli/session.h"
+#include "cli/service.h"
 #include "cli/stream.h"
 #include "recipe/messages.h"
 
-#define STEP_ROWS 512
-
 typedef struct chat_options {
     session_options session;
+    engine_choice engine;
     sampling_options sampling;
     const char *system;
 } chat_options;
 
 typedef struct chat {
-    session s;
+    service s;
     request_defaults d;
     generator *g;
-    gen_kept kept;
     arena *mem; /* of the conversation */
     recipe_body body;
     const char *system;
@@ -59,6 +57,7 @@ static opt_result parse(chat_options *o, int argc, char **argv, di_status *st)
          .arg = "TEXT",
          .help = "system message at the start of the conversation"},
         SAMPLING_OPTIONS(o->sampling),
+        ENGINE_OPTIONS(o->engine),
     };
     const opt_program program = {
         .name = "chat",
@@ -76,7 +75,6 @@ static opt_result parse(chat_options *o, int argc, char **argv, di_status *st)
 
 static di_code reset(chat *c, di_status *st)
 {
-    gen_kept_drop(&c->kept);
     arena_reset(c->mem);
     recipe_body_init(&c->body, c->mem);
     if (!c->system)
@@ -155,7 +153,7 @@ static di_code turn(chat *c, const char *text, size_t n, di_status *st)
     }
     if (rc != DI_OK)
         goto done;
-    DI_TRY(stream_run(c->g, &req, c->s.tok, &c->kept, interrupted, &content, &res, st));
+    DI_TRY(stream_run(c->g, &req, c->d.tok, interrupted, &content, &res, st));
     putchar('\n');
     fflush(stdout);
     report(c, &req, &res);
@@ -230,7 +228,6 @@ static di_code talk(chat *c, di_status *st)
 
 static di_code run(const chat_options *o, di_status *st)
 {
-    const session_limits lim = {.rows = STEP_ROWS, .logit_rows = GEN_LOGIT_ROWS, .seqs = 1};
     struct sigaction stop_answer = {.sa_handler = on_interrupt};
     chat c = {.system = o->system,
               .quiet = o->session.quiet,
@@ -243,9 +240,9 @@ static di_code run(const chat_options *o, di_status *st)
         rc = di_fail(st, DI_E_INVALID, "--system is not UTF-8");
         goto done;
     }
-    DI_TRY(session_open(&c.s, &o->session, &lim, st));
-    session_bind(&c.s, &c.d);
-    DI_TRY(generator_new(&c.g, c.s.m, c.s.k, lim.seqs, lim.rows, c.s.context, st));
+    DI_TRY(service_open(&c.s, &o->session, &o->engine, 1, st));
+    service_bind(&c.s, &c.d);
+    DI_TRY(generator_new(&c.g, c.s.engine, st));
     c.mem = arena_new(0);
     if (!c.mem) {
         rc = di_fail(st, DI_E_NOMEM, "no memory for a conversation");
@@ -256,17 +253,18 @@ static di_code run(const chat_options *o, di_status *st)
     if (c.tty)
         puts("/help lists the commands, Ctrl-D ends.");
     DI_TRY(talk(&c, st));
+    service_report(&c.s, &o->engine);
 done:
-    gen_kept_drop(&c.kept);
     generator_free(c.g);
     arena_free(c.mem);
-    session_close(&c.s);
+    service_close(&c.s);
     return rc;
 }
 
 int cli_chat(int argc, char **argv)
 {
-    chat_options o = {.session = SESSION_DEFAULTS, .sampling = SAMPLING_DEFAULTS};
+    chat_options o = {
+        .session = SESSION_DEFAULTS, .engine = ENGINE_DEFAULTS, .sampling = SAMPLING_DEFAULTS};
     di_status st = {0};
 
     switch (parse(&o, argc, argv, &st)) {

@@ -5,13 +5,12 @@
 #include "cli/batch.h"
 #include "cli/cli.h"
 #include "cli/sampling_options.h"
-#include "cli/session.h"
+#include "cli/service.h"
 #include "cli/stream.h"
-
-#define STEP_ROWS 512
 
 typedef struct generate_options {
     session_options session;
+    engine_choice engine;
     sampling_options sampling;
     const char *prompt, *input, *output;
     bool raw, overwrite;
@@ -56,6 +55,7 @@ static opt_result parse(generate_options *o, int argc, char **argv, di_status *s
          .min = 1,
          .max = 256},
         SAMPLING_OPTIONS(o->sampling),
+        ENGINE_OPTIONS(o->engine),
         {.name = "logprobs",
          .kind = OPT_INT,
          .to = &o->logprobs,
@@ -68,10 +68,9 @@ static opt_result parse(generate_options *o, int argc, char **argv, di_status *s
         .name = "generate",
         .usage = "--model DIR (--prompt TEXT | --input FILE) [OPTION]...",
         .summary =
-            "Answers a prompt, or a file of prompts with one JSON object per line:\n"
+            "Answers a prompt, or a file with one JSON object per line (docs/operations.md):\n"
             "  {\"prompt\": TEXT}  {\"prompt_token_ids\": [..]}  {\"messages\": [..]}\n"
-            "  {\"custom_id\", \"method\", \"url\", \"body\"}  lines of the OpenAI batch format\n"
-            "Fields of a line come before the options below (docs/operations.md).",
+            "  {\"custom_id\", \"method\", \"url\", \"body\"}  lines of the OpenAI batch format",
         .options = options,
         .n = ARRAY_LEN(options),
     };
@@ -105,7 +104,7 @@ static di_code answer_prompt(const generate_options *o, const request_defaults *
 
     request_init(&req);
     DI_TRY(request_from_text(&req, d, o->prompt, o->raw, st));
-    DI_TRY(stream_run(g, &req, d->tok, NULL, NULL, NULL, &res, st));
+    DI_TRY(stream_run(g, &req, d->tok, NULL, NULL, &res, st));
     putchar('\n');
     fflush(stdout);
     if (!o->session.quiet)
@@ -151,10 +150,7 @@ static di_code answer_file(const generate_options *o, const request_defaults *d,
 
 static di_code run(const generate_options *o, bool *failed, di_status *st)
 {
-    session s = {0};
-    session_limits lim = {.rows = STEP_ROWS,
-                          .logit_rows = o->batch > GEN_LOGIT_ROWS ? (int)o->batch : GEN_LOGIT_ROWS,
-                          .seqs = o->prompt ? 1 : (int)o->batch};
+    service s = {0};
     request_defaults d = {.logprobs = (int)o->logprobs};
     generator *g = NULL;
     lines_in in = {0};
@@ -163,16 +159,17 @@ static di_code run(const generate_options *o, bool *failed, di_status *st)
     DI_TRY(sampling_apply(&o->sampling, &d, st));
     if (o->input)
         DI_TRY(lines_open(&in, o->input, st));
-    DI_TRY(session_open(&s, &o->session, &lim, st));
-    session_bind(&s, &d);
-    DI_TRY(generator_new(&g, s.m, s.k, lim.seqs, lim.rows, s.context, st));
+    DI_TRY(service_open(&s, &o->session, &o->engine, o->prompt ? 1 : (int)o->batch, st));
+    service_bind(&s, &d);
+    DI_TRY(generator_new(&g, s.engine, st));
     if (o->prompt)
         DI_TRY(answer_prompt(o, &d, g, st));
     else
         DI_TRY(answer_file(o, &d, g, &in, failed, st));
+    service_report(&s, &o->engine);
 done:
     generator_free(g);
-    session_close(&s);
+    service_close(&s);
     lines_close(&in);
     return rc;
 }
@@ -180,6 +177,7 @@ done:
 int cli_generate(int argc, char **argv)
 {
     generate_options o = {.session = SESSION_DEFAULTS,
+                          .engine = ENGINE_DEFAULTS,
                           .sampling = SAMPLING_DEFAULTS,
                           .output = "-",
                           .batch = 16,

@@ -40,8 +40,8 @@ di_code logprob_push(logprob_list *l, const gen_token *t, di_status *st)
     l->rank[l->n] = t->rank;
     l->logprob[l->n] = t->logprob;
     for (size_t i = 0; i < top; i++) {
-        l->top_id[l->n * top + i] = t->top_id[i];
-        l->top_logprob[l->n * top + i] = t->top_logprob[i];
+        l->top_id[l->n * top + i] = t->top[i].token;
+        l->top_logprob[l->n * top + i] = t->top[i].logprob;
     }
     l->n++;
     return DI_OK;

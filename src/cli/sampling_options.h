@@ -13,8 +13,10 @@ typedef struct sampling_options {
 } sampling_options;
 
 #define SAMPLING_DEFAULTS                                                                          \
-    {.max_tokens = -1, .temperature = 1, .top_p = 1, .repetition = 1, .thinking = "on",            \
-     .effort = "high"}
+    {                                                                                              \
+        .max_tokens = -1, .temperature = 1, .top_p = 1, .repetition = 1, .thinking = "on",         \
+        .effort = "high"                                                                           \
+    }
 
 extern const char *const sampling_on_off[];
 extern const char *const sampling_efforts[];

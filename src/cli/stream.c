@@ -11,6 +11,7 @@ typedef struct printer {
     stream_result *res;
     uint64_t start_ns;
     bool color, in_reasoning, done;
+    di_status st;
 } printer;
 
 /* Print what is new; the switch from reasoning to content is one empty line. */
@@ -56,7 +57,8 @@ static void on_done(void *arg, gen_finish why, const di_status *st)
 
     p->res->why = why;
     p->done = true;
-    (void)st; /* generator_step reports it too */
+    if (why == GEN_FAILED)
+        p->st = *st;
 }
 
 static di_code run_to_end(generator *g, printer *p, bool (*interrupted)(void), di_status *st)
@@ -72,10 +74,12 @@ static di_code run_to_end(generator *g, printer *p, bool (*interrupted)(void), d
         if (rc != DI_OK)
             return rc;
     }
+    if (p->st.code != DI_OK)
+        return di_fail(st, p->st.code, "%s", p->st.message);
     return DI_OK;
 }
 
-di_code stream_run(generator *g, const request *req, const tokenizer *tok, gen_kept *keep,
+di_code stream_run(generator *g, const request *req, const tokenizer *tok,
                    bool (*interrupted)(void), str *content, stream_result *res, di_status *st)
 {
     printer p = {.res = res, .color = isatty(STDOUT_FILENO) == 1, .start_ns = clock_ns()};
@@ -85,7 +89,6 @@ di_code stream_run(generator *g, const request *req, const tokenizer *tok, gen_k
                             .sampling = req->sampling,
                             .stop_id = req->stop_id,
                             .n_stop_ids = req->n_stop_ids,
-                            .keep = keep,
                             .on_token = on_token,
                             .on_done = on_done,
                             .arg = &p};

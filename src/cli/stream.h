@@ -13,8 +13,8 @@ typedef struct stream_result {
 } stream_result;
 
 /* Run one request alone and print its text to standard output as it comes, the reasoning dimmed on
- * a terminal. `interrupted` is asked between steps and may be NULL. `keep`: see gen_request.
+ * a terminal. `interrupted` is asked between steps and may be NULL.
  * *content (may be NULL) gets the text behind the reasoning. Errors: those of the generator; NOMEM.
  */
-di_code stream_run(generator *g, const request *req, const tokenizer *tok, gen_kept *keep,
+di_code stream_run(generator *g, const request *req, const tokenizer *tok,
                    bool (*interrupted)(void), str *content, stream_result *res, di_status *st);

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "engine/engine_internal.h"
+#include "engine/model_parts.h"
 
 #define DEFAULT_CONTEXT 65536
 #define CHECKPOINT_SHARE                                                                           \
@@ -37,6 +38,11 @@ static di_code load_compressed(di_model *m, di_status *st)
     if (!m->compressed)
         return di_fail(st, DI_E_NOMEM, "no memory for %d compressed ids", c->vocab);
     DI_TRY(tokenizer_compressed_ids(m->tok, m->compressed, c->vocab, &n, st));
+    if (n != c->engram_compressed)
+        rc = di_fail(st, DI_E_FORMAT,
+                     "\"%s/tokenizer.json\" gives %d compressed ids, but config.json says %d: the "
+                     "two files do not belong together",
+                     checkpoint_dir(m->ckpt), n, c->engram_compressed);
 done:
     return rc;
 }
@@ -72,6 +78,11 @@ di_code di_model_open(di_model **out, const char *dir, const di_model_options *o
 done:
     di_model_close(m);
     return rc;
+}
+
+const tokenizer *model_parts_tokenizer(const di_model *m)
+{
+    return m->tok;
 }
 
 void di_model_close(di_model *m)

@@ -265,6 +265,7 @@ di_code request_new(di_engine *e, const di_request_params *p, di_request **out, 
     DI_TRY(prompt_ids(e, p, &prompt, st));
     r->n_prompt = (int64_t)prompt.n;
     room = e->max_context - r->n_prompt;
+    room = room < 1 ? 1 : room; /* the last token is not computed: there is room for one always */
     r->max_out = p->max_tokens < 0 || p->max_tokens > room ? room : p->max_tokens;
     DI_TRY(own_params(r, p, st));
     DI_TRY(sampling_of(r, p, st));
