@@ -33,9 +33,15 @@ bench: ## measure; CSV files in bench/out, and a table
 	@$(call BUILD,release)
 	@bench/run.sh
 
-soak: ## long runs: tests labelled soak, then every fuzzer for SOAK_S seconds (600)
+# Rounds of the one-answer test in a soak; build/soak/one_answer keeps how many are done.
+N ?= 200
+
+soak: ## long runs: N rounds of the one-answer test (200; goes on where it was), tests labelled soak, then every fuzzer for SOAK_S seconds (600)
 	@tools/setup.sh --dev
 	@$(call BUILD,release)
+	@mkdir -p build/soak
+	@build/release/tests/one_answer --model tests/data/models/mini-f --model tests/data/models/mini-b \
+	  --model models/tiny --rounds $(N) --state build/soak/one_answer --demand
 	@ctest --test-dir build/release -L soak --output-on-failure
 	@tools/fuzz.sh $${SOAK_S:-600}
 

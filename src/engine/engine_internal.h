@@ -194,6 +194,7 @@ struct di_engine {
 
     /* Host thread. */
     di_request *first, *last;   /* open requests */
+    uint64_t n_deadlocks;       /* requests given up because no step could be planned: 0 */
     di_stats now;               /* published into `stats` after every step */
     float ev_logprob[MAX_STEP]; /* of the event that is being sent */
     int32_t ev_rank[MAX_STEP];

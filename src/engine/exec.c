@@ -316,11 +316,12 @@ void exec_run(di_engine *e, job *j)
 
 /* ---- cost table ---- */
 
-/* Seconds of measuring at most; further points are extrapolated. */
-#define MEASURE_NS 4000000000u
+/* Time for measuring; further points are extrapolated. */
+#define MEASURE_US 1e6
 #define N_REPEATS  3
 
-/* Time of a step of `rows` rows over n leases, the best of a few runs; and of a draft round. */
+/* Time of a step of `rows` rows over n leases, the best of a few runs (of one when that takes
+ * long); and of a draft round. */
 static di_code measure_point(di_engine *e, kv_lease **lease, int n, int rows, double *step_us,
                              double *draft_us, di_status *st)
 {
@@ -331,8 +332,9 @@ static di_code measure_point(di_engine *e, kv_lease **lease, int n, int rows, do
     *step_us = *draft_us = 1e30;
     for (int i = 0; i < rows; i++)
         x->token[i] = (int32_t)((uint32_t)i * 7919u % (uint32_t)e->vocab);
-    for (int run = 0; run <= N_REPEATS; run++) { /* the first one warms up */
+    for (int run = 0; run < N_REPEATS; run++) {
         uint64_t t0, t1, t2;
+        double took, drafting;
 
         for (int i = 0; i < n; i++) {
             int first = rows * i / n, last = rows * (i + 1) / n;
@@ -349,40 +351,49 @@ static di_code measure_point(di_engine *e, kv_lease **lease, int n, int rows, do
         if (x->draft_block > 0)
             DI_TRY(model_draft(x->m, x->draft, n, x->draft_block, x->draft_out, x->draft_conf, st));
         t2 = clock_ns();
-        if (run > 0 && (double)(t1 - t0) * 1e-3 < *step_us)
-            *step_us = (double)(t1 - t0) * 1e-3;
-        if (run > 0 && (double)(t2 - t1) * 1e-3 < *draft_us)
-            *draft_us = (double)(t2 - t1) * 1e-3;
+        took = (double)(t1 - t0) * 1e-3;
+        drafting = (double)(t2 - t1) * 1e-3;
+        *step_us = took < *step_us ? took : *step_us;
+        *draft_us = drafting < *draft_us ? drafting : *draft_us;
+        if (rows > 1 && took + drafting > MEASURE_US / 50) /* the first point also warms up */
+            break;
     }
 done:
     return rc;
 }
 
+/* Points double from 4 rows on, and end before the one that would not be done in time. */
 di_code exec_measure(di_engine *e, di_status *st)
 {
-    int rows[COST_MAX_POINTS], n = cost_points(e->opt.max_batched_tokens, rows), done = 0, open = 0;
+    int all[COST_MAX_POINTS], rows[COST_MAX_POINTS], n_all, n = 0, done = 0, open = 0;
     kv_lease **lease = mem_try_calloc((size_t)e->opt.max_seqs, sizeof *lease);
     kv_copy none[1];
     uint64_t start = clock_ns();
+    double last_us = 0;
     di_code rc = DI_OK;
 
     if (!lease)
         return di_fail(st, DI_E_NOMEM, "no memory to measure steps");
+    n_all = cost_points(e->opt.max_batched_tokens, all);
+    for (int i = 0; i < n_all; i++)
+        if (all[i] <= 8 || (all[i] & (all[i] - 1)) == 0 || i == n_all - 1)
+            rows[n++] = all[i];
     cost_init(&e->x.cost, n, rows);
-    for (; done < n && clock_ns() - start < MEASURE_NS; done++) {
+    for (; done < n; done++) {
         int seqs = rows[done] < e->opt.max_seqs ? rows[done] : e->opt.max_seqs, n_copies;
         int each = (rows[done] + seqs - 1) / seqs;
         double step_us, draft_us;
-        bool room = true;
+        bool room = (double)(clock_ns() - start) * 1e-3 + 2 * last_us < MEASURE_US;
 
         for (; open < seqs && room; open += room)
             room = kv_lease_open(e->kv, &lease[open], NULL, 0, none, &n_copies, NULL) == DI_OK;
         for (int i = 0; i < seqs && room; i++)
             room = kv_lease_reserve(lease[i], each + e->max_draft + 1, NULL) == DI_OK;
         if (!room)
-            break; /* the pool is smaller than this step */
+            break; /* no time, or the pool is smaller than this step */
         DI_TRY(measure_point(e, lease, seqs, rows[done], &step_us, &draft_us, st));
         cost_set(&e->x.cost, done, step_us, draft_us);
+        last_us = step_us + draft_us;
     }
     e->x.cost.n = done;
 done:

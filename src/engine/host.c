@@ -246,6 +246,10 @@ static void process_part(di_engine *e, const sched_part *p, const part_result *r
     }
     if (p->sample && c->idx == 0)
         start_siblings(e, c->req);
+    else if (r->code != DI_OK) /* the choices that wait for the prompt would wait for ever */
+        for (int i = 1; i < c->req->n_choices; i++)
+            if (!c->req->choice[i].scheduled)
+                end_choice(e, &c->req->choice[i], DI_FINISH_ERROR, r->code, r->message, -1);
     if (c->ended)
         settle_choice(e, c);
     else
@@ -442,7 +446,11 @@ static void break_deadlock(di_engine *e)
             if (!c->scheduled || c->ended)
                 continue;
             log_error(LOG_KV, "no step can be planned; a request is given up");
-            end_choice(e, c, DI_FINISH_ERROR, DI_E_INTERNAL, "no step could be planned", -1);
+            e->n_deadlocks++;
+            for (int k = 0; k < r->n_choices; k++) /* with those that it would have started */
+                if (k == i || !r->choice[k].scheduled)
+                    end_choice(e, &r->choice[k], DI_FINISH_ERROR, DI_E_INTERNAL,
+                               "no step could be planned", -1);
             settle_choice(e, c);
             return;
         }

@@ -1,7 +1,7 @@
 /* Checkpoints: the state beside the blocks at one position, in position order, never re-quantised.
  *
  *   unit a   rows max(0, pos-128) .. pos-1 of rings 0 .. n_encoder-1, then the open group's rows
- *   unit b   the same of the remaining rings (full checkpoints)
+ *   unit b   the same of the remaining rings (all but encoder checkpoints)
  *
  * LIVE, refs > 0   held by a request (preempted, or between turns): its node cannot go
  * LIVE, refs = 0   cached: goes by last use when units are short, or with its node */
@@ -77,7 +77,7 @@ static int state_copies(const kv_checkpoint *c, const kv_lease *q, bool save, kv
                             out + made);
     made +=
         open_copies(q, c->pos, unit(s, c->unit_a) + (size_t)n_enc * ring_bytes, save, out + made);
-    for (int r = n_enc; c->kind == KV_CKPT_FULL && r < s->layout.n_rings; r++)
+    for (int r = n_enc; c->kind != KV_CKPT_ENCODER && r < s->layout.n_rings; r++)
         made += ring_copies(q, r, c->pos, unit(s, c->unit_b) + (size_t)(r - n_enc) * ring_bytes,
                             save, out + made);
     return made;
@@ -116,7 +116,8 @@ void ckpt_evict(kv_store *s, kv_checkpoint *c)
     s->evicted_ckpts++;
 }
 
-/* The unreferenced checkpoint that was used least recently, or NULL. */
+/* The unreferenced checkpoint that was used least recently, or NULL. Those of the step that is
+ * being planned stay: their copies run behind it and must not meet another's in the same unit. */
 static kv_checkpoint *oldest(kv_store *s)
 {
     kv_checkpoint *best = NULL;
@@ -124,7 +125,8 @@ static kv_checkpoint *oldest(kv_store *s)
     for (int32_t i = 0; i < s->n_units; i++) {
         kv_checkpoint *c = &s->ckpts[i];
 
-        if (c->live && c->refs == 0 && (!best || c->used_at < best->used_at))
+        if (c->live && c->refs == 0 && c->step != s->n_steps &&
+            (!best || c->used_at < best->used_at))
             best = c;
     }
     return best;
@@ -174,7 +176,7 @@ di_code kv_lease_checkpoint(kv_lease *q, int64_t pos, kv_ckpt_kind kind, kv_chec
                             kv_copy *copies, int *n_copies, di_status *st)
 {
     kv_store *s = q->store;
-    kv_checkpoint *c = existing(q, pos, kind);
+    kv_checkpoint *c = kind == KV_CKPT_OWN ? NULL : existing(q, pos, kind);
 
     *n_copies = 0;
     if (out)
@@ -183,7 +185,7 @@ di_code kv_lease_checkpoint(kv_lease *q, int64_t pos, kv_ckpt_kind kind, kv_chec
         return di_fail(st, DI_E_INTERNAL, "checkpoint at %lld, but %lld tokens are committed",
                        (long long)pos, (long long)q->committed);
     if (!c) {
-        if (!take_units(s, kind == KV_CKPT_FULL ? 2 : 1))
+        if (!take_units(s, kind == KV_CKPT_ENCODER ? 1 : 2))
             return di_fail(st, DI_E_BUSY, "all %d checkpoint units are in use", s->n_units);
         c = &s->ckpts[s->first_free_ckpt];
         s->first_free_ckpt = c->next;
@@ -198,7 +200,7 @@ di_code kv_lease_checkpoint(kv_lease *q, int64_t pos, kv_ckpt_kind kind, kv_chec
                              .unit_b = NONE,
                              .partial = NONE,
                              .live = true};
-        if (kind == KV_CKPT_FULL)
+        if (kind != KV_CKPT_ENCODER)
             c->unit_b = s->free_units[--s->n_free_units];
         memcpy(c->tail, q->tail, sizeof c->tail);
         if (pos % KV_BLOCK_TOKENS) {
@@ -238,7 +240,7 @@ void ckpt_best_on(kv_store *s, int32_t n, const int32_t *ids, int64_t n_ids, uin
         int64_t left = n_ids - c->pos;
         double need;
 
-        if (c->salt != salt || left < 1 || c->step == s->n_steps ||
+        if (c->kind == KV_CKPT_OWN || c->salt != salt || left < 1 || c->step == s->n_steps ||
             memcmp(c->tail, ids + base, (size_t)(c->pos - base) * sizeof *ids) != 0)
             continue;
         if (c->kind == KV_CKPT_ENCODER && (tail < 0 || left < tail))

@@ -278,6 +278,16 @@ int64_t kv_lease_capacity(const kv_lease *q)
     return (int64_t)q->n_blocks * KV_BLOCK_TOKENS;
 }
 
+bool kv_lease_has_twins(const kv_lease *q)
+{
+    const node *nodes = q->store->nodes;
+
+    for (int32_t at = q->node; at != tree_root(q->store); at = nodes[at].parent)
+        if (q->table[nodes[at].depth - 1] != at)
+            return true;
+    return false;
+}
+
 /* The last full block of the sequence goes into the tree. */
 static void seal(kv_lease *q)
 {

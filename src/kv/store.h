@@ -32,7 +32,9 @@ typedef struct kv_checkpoint kv_checkpoint; /* counted; immutable once its copy 
 typedef enum kv_ckpt_kind {
     KV_CKPT_ENCODER, /* rings up to the last KV owner's layer, open groups: the decoder layers of
                       * the tokens behind it are replayed */
-    KV_CKPT_FULL     /* all rings: decoding goes on at once */
+    KV_CKPT_FULL,    /* all rings: decoding goes on at once */
+    KV_CKPT_OWN      /* all rings, of which those of the decoder layers hold what this sequence's
+                      * replay has run so far: only for who took it, never matched */
 } kv_ckpt_kind;
 
 typedef struct kv_store_options {
@@ -95,6 +97,10 @@ di_code kv_lease_reserve(kv_lease *q, int64_t tokens, di_status *st);
  * blocks are only added behind. */
 kv_view kv_lease_view(const kv_lease *q, int64_t len);
 int64_t kv_lease_capacity(const kv_lease *q); /* positions with room */
+
+/* Does the tree hold blocks of this sequence twice, because another one has sealed them first? Who
+ * takes a checkpoint, closes and starts again from it shares them. */
+bool kv_lease_has_twins(const kv_lease *q);
 
 /* ids[0..n) were computed and will never be rolled back: full blocks are sealed into the tree. When
  * another sequence has sealed the same block first, the tree keeps that one and this sequence its

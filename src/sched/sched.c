@@ -148,7 +148,7 @@ void sched_finish(sched *s, sched_item *it)
 {
     int n = 0;
 
-    if (it->lease && it->state == SCHED_DECODE && it->n_done == it->n_goal &&
+    if (it->lease && it->state == SCHED_DECODE && !it->frozen_tail &&
         s->cap_loads - s->n_loads >= kv_max_copies(s->opt.kv) &&
         kv_lease_checkpoint(it->lease, it->known_len, KV_CKPT_FULL, NULL, s->load + s->n_loads, &n,
                             NULL) == DI_OK)
@@ -179,7 +179,10 @@ static void preempt(sched *s, sched_item *it)
 {
     bool decoding = it->n_done == it->n_goal;
     int64_t at = decoding ? it->known_len : it->n_done;
-    kv_ckpt_kind kind = decoding || at > whole_from(it) ? KV_CKPT_FULL : KV_CKPT_ENCODER;
+    int64_t from = whole_from(it);
+    kv_ckpt_kind kind = !it->frozen_tail && (decoding || from == 0) ? KV_CKPT_FULL
+                        : at > from                                 ? KV_CKPT_OWN
+                                                                    : KV_CKPT_ENCODER;
     int n = 0;
 
     if (at > 0 && s->cap_loads - s->n_loads >= kv_max_copies(s->opt.kv) &&
@@ -245,7 +248,9 @@ static bool drop_saved(sched *s)
 }
 
 /* Room for positions up to tokens-1 of a running item. On a full pool somebody behind it is told to
- * drain (once: what drains already may be enough) and the item sits this step out. */
+ * drain (once: what drains already may be enough) and the item sits this step out. When nobody is
+ * left to give way, blocks that the item holds twice are the last reserve: it starts again from its
+ * own checkpoint. */
 static bool make_room(sched *s, sched_item *it, int64_t tokens)
 {
     sched_item *v;
@@ -258,6 +263,8 @@ static bool make_room(sched *s, sched_item *it, int64_t tokens)
         v = victim(s, it);
         if (!v && drop_saved(s))
             continue;
+        if (!v && it == s->running.first && kv_lease_has_twins(it->lease))
+            it->state = SCHED_DRAINING; /* settled when the next step is planned */
         if (!v)
             return false;
         v->state = SCHED_DRAINING;
@@ -312,13 +319,16 @@ static int prompt_budget(const sched *s, const sched_plan *p)
     return left;
 }
 
-/* Commit tokens up to `to` and take a checkpoint there; its copies run after the step. */
+/* Commit tokens up to `to` and take a checkpoint there; its copies run after the step. Approximate
+ * replay keeps no full ones: its decoder rings are those of this prompt and no other. */
 static void commit_and_save(sched *s, sched_plan *p, sched_item *it, int64_t from, int64_t to,
                             kv_ckpt_kind kind)
 {
     int n = 0;
 
     kv_lease_commit(it->lease, it->ids + from, to - from);
+    if (kind == KV_CKPT_FULL && it->frozen_tail)
+        return;
     if (to > 0 && p->cap_saves - p->n_saves >= kv_max_copies(s->opt.kv) &&
         kv_lease_checkpoint(it->lease, to, kind, NULL, p->save + p->n_saves, &n, NULL) == DI_OK)
         p->n_saves += n;
@@ -366,13 +376,26 @@ static int64_t promised_blocks(const sched *s)
     return n;
 }
 
+/* The pool is too small for the state to start from and its copy, and nobody runs who could give
+ * way: start from nothing in an empty store. */
+static bool open_cold(sched *s, sched_item *it, kv_hit *hit)
+{
+    int n;
+
+    while (drop_saved(s))
+        ;
+    kv_store_clear(s->opt.kv);
+    *hit = (kv_hit){0};
+    return kv_lease_open(s->opt.kv, &it->lease, NULL, it->salt, NULL, &n, NULL) == DI_OK;
+}
+
 /* Start a waiting item on the best state there is. False: no room now. */
 static bool admit(sched *s, sched_item *it)
 {
     kv_counts c = kv_store_counts(s->opt.kv);
     int64_t need = reach(s, it->n_goal) / KV_BLOCK_TOKENS + 1;
     kv_hit hit = {0};
-    int n;
+    int n = 0;
 
     if (s->running.n >= s->opt.max_seqs || s->cap_loads - s->n_loads < kv_max_copies(s->opt.kv) ||
         (s->running.n > 0 && need + promised_blocks(s) > c.blocks_free + c.blocks_cached))
@@ -383,7 +406,8 @@ static bool admit(sched *s, sched_item *it)
         hit = kv_match(s->opt.kv, it->ids, it->n_goal, it->salt,
                        it->tail < 0 ? -1 : it->n_goal - whole_from(it), s->opt.encoder_cost);
     if (kv_lease_open(s->opt.kv, &it->lease, &hit, it->salt, s->load + s->n_loads, &n, NULL) !=
-        DI_OK)
+            DI_OK &&
+        (s->running.n > 0 || !open_cold(s, it, &hit)))
         return false;
     s->n_loads += n;
     kv_checkpoint_unref(it->resume);
@@ -421,7 +445,7 @@ static void plan_admissions(sched *s, sched_plan *p, int *budget)
         sched_item *it = s->waiting.first;
         int rows = p->n_rows;
 
-        if (!admit(s, it) && (s->running.n > 0 || !drop_saved(s) || !admit(s, it)))
+        if (!admit(s, it))
             return;
         if (it->state == SCHED_PROMPT)
             plan_chunk(s, p, it, *budget);
@@ -431,16 +455,39 @@ static void plan_admissions(sched *s, sched_plan *p, int *budget)
     }
 }
 
-void sched_next(sched *s, sched_plan *p)
+static void plan_parts(sched *s, sched_plan *p)
 {
     int budget;
 
-    p->n_parts = p->n_rows = p->n_loads = p->n_saves = 0;
-    kv_store_step_planned(s->opt.kv);
     plan_decode(s, p);
     budget = prompt_budget(s, p);
     plan_prompts(s, p, &budget);
     plan_admissions(s, p, &budget);
+}
+
+/* Items that drain with no step in flight wait again; false when there was none. */
+static bool settle_all(sched *s)
+{
+    bool any = false;
+
+    for (sched_item *it = s->running.first, *next; it; it = next) {
+        next = it->next;
+        if (it->state == SCHED_DRAINING && it->in_flight == 0) {
+            preempt(s, it);
+            any = true;
+        }
+    }
+    return any;
+}
+
+void sched_next(sched *s, sched_plan *p)
+{
+    p->n_parts = p->n_rows = p->n_loads = p->n_saves = 0;
+    kv_store_step_planned(s->opt.kv);
+    settle_all(s);
+    plan_parts(s, p);
+    if (p->n_parts == 0 && settle_all(s)) /* one has made room for itself */
+        plan_parts(s, p);
     for (int i = 0; i < s->n_loads; i++)
         p->load[i] = s->load[i];
     p->n_loads = s->n_loads;

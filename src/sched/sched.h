@@ -7,9 +7,9 @@
  *   PROMPT, DECODE -preempt-> DRAINING -no step in flight-> WAITING (state kept in a checkpoint)
  *
  * Order of service: priority (higher first), then arrival. Running items keep running; the oldest
- * of the highest priority always makes progress: it is never preempted, and anyone may be preempted
- * at most max_preempt times, so every item ends (no livelock). Thread: the engine's host thread
- * only. */
+ * of the highest priority always makes progress: only it may preempt an item that was preempted
+ * three times already, and only what holds blocks twice is ever preempted for its own sake, so
+ * every item ends (no livelock). Thread: the engine's host thread only. */
 #pragma once
 
 #include <stdbool.h>

@@ -6,9 +6,9 @@ set_target_properties(one_answer PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BIN
 
 function(one_answer_test model rounds)
   get_filename_component(name ${model} NAME)
-  add_test(NAME one_answer_${name} COMMAND one_answer --model ${model} --rounds ${rounds}
+  add_test(NAME one_answer_${name} COMMAND one_answer --model ${model} --rounds ${rounds} --demand
            WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(one_answer_${name} PROPERTIES LABELS "engine" TIMEOUT 900)
 endfunction()
-one_answer_test(tests/data/models/mini-f 6)
-one_answer_test(tests/data/models/mini-b 3)
+one_answer_test(tests/data/models/mini-f 8)
+one_answer_test(tests/data/models/mini-b 8)

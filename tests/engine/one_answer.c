@@ -1,15 +1,20 @@
 /* One answer: the tokens of a request depend on nothing but itself (design section 1).
  *
- *   one_answer --model DIR [--backend NAME] [--rounds N] [--from K] [--seed S]
- *              [--schedules M]
+ *   one_answer --model DIR [--model DIR [--model DIR]] [--backend NAME] [--rounds N] [--from K]
+ *              [--seed S] [--schedules M] [--state FILE] [--demand]
  *
  * A round draws a set of requests and runs each alone with the plainest settings: one thread, one
  * sequence, whole prompts, no cache, no drafts, no replay, no asynchronous steps. Then, M times,
  * the same requests run in random company: random order and priorities, repeated prompts, cancelled
  * neighbours, random chunk sizes, pools that force preemption, cache states, drafts (real,
  * scripted, of all lengths), replay, threads, asynchronous or not. Every token and every bit of
- * every log-probability must be the same. Round K is a function of S and K: it can be run again
- * alone, and a long run can be resumed. Ends with "N passed, N failed". */
+ * every log-probability must be the same. Every second round is a crowd: many short requests in a
+ * pool that their outputs outgrow, so that they are preempted again and again.
+ *
+ * Round K is a function of S and K: it can be run again alone. With --state the number of rounds
+ * done is kept in FILE and a later call goes on there. Of several models the first two take turns,
+ * the third has every twentieth round. --demand: a run of 8 rounds that saw no preemption, no token from the
+ * cache or no accepted draft fails. Ends with "N passed, N failed". */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,10 +24,11 @@
 #include "engine/engine_internal.h"
 
 #define N_SPECS    5
-#define MAX_COPIES 3
+#define MAX_COPIES 5
 #define MAX_PROMPT 620
 #define MAX_OUT    40
 #define MAX_N      3
+#define MAX_MODELS 3
 
 /* ---- random numbers of a round ---- */
 
@@ -47,6 +53,7 @@ typedef struct answer {
     di_finish finish;
     char text[4096];
     size_t n_text;
+    float prompt[MAX_PROMPT]; /* log-probabilities, choice 0 only */
 } answer;
 
 typedef struct spec {
@@ -130,12 +137,18 @@ static int draw_length(void)
     return n < MAX_PROMPT ? n : MAX_PROMPT;
 }
 
-static void draw_spec(spec *s, int idx, int vocab)
+/* Lengths just below a border of a block, so that the output crosses it. */
+static int draw_crowd_length(void)
+{
+    return 128 * (1 + (int)draw(2)) - 16 - (int)draw(25);
+}
+
+static void draw_spec(spec *s, int idx, int vocab, bool crowd)
 {
     int shared = 0;
 
     memset(s, 0, sizeof *s);
-    s->n_ids = draw_length();
+    s->n_ids = crowd ? draw_crowd_length() : draw_length();
     if (idx > 0 && chance(50)) { /* a prefix of another prompt */
         const spec *o = &specs[draw((uint32_t)idx)];
 
@@ -151,6 +164,16 @@ static void draw_spec(spec *s, int idx, int vocab)
                                .seed = draw(1000),
                                .temperature = (float[]){0, 0, 0.7f, 1, 1.5f}[draw(5)],
                                .ignore_eos = chance(50)};
+    if (crowd) {
+        s->p.n = 1;
+        s->p.max_tokens = MAX_OUT - draw(10);
+        s->p.ignore_eos = true;
+    } else if (chance(10)) {
+        s->p.prompt_logprobs = true;
+        s->p.max_tokens = chance(30) ? 0 : s->p.max_tokens;
+    } else if (chance(3)) {
+        s->p.max_tokens = 0;
+    }
     if (chance(30))
         s->p.top_p = 0.5f + 0.1f * (float)draw(5);
     if (chance(30))
@@ -175,9 +198,9 @@ static void draw_spec(spec *s, int idx, int vocab)
         s->stop_id = (int32_t)draw((uint32_t)vocab);
         s->p.n_stop_ids = 1;
     }
-    if (chance(20))
+    if (chance(20) && s->p.max_tokens > 0)
         s->p.min_tokens = draw((uint32_t)s->p.max_tokens);
-    if (chance(15)) {
+    if (chance(15) && s->p.max_tokens > 0) {
         for (int i = 0; i < MAX_OUT; i++)
             s->forced[i] = chance(30) ? (int32_t)draw((uint32_t)vocab) : -1;
         s->p.n_forced = (size_t)s->p.max_tokens;
@@ -216,7 +239,7 @@ static di_request_params params_of(spec *s, run *r)
     return p;
 }
 
-static void submit(di_engine *e, spec *s, run *r, int priority)
+static void submit(di_engine *e, spec *s, run *r, int priority, uint64_t deadline_us)
 {
     di_status st = {0};
     di_request_params p = params_of(s, r);
@@ -224,6 +247,7 @@ static void submit(di_engine *e, spec *s, run *r, int priority)
     memset(r, 0, sizeof *r);
     r->s = s;
     p.priority = priority;
+    p.deadline_us = deadline_us;
     if (di_submit(e, &p, &r->request, &st) != DI_OK) {
         printf("submit: %s\n", st.message);
         exit(1);
@@ -241,6 +265,8 @@ static void take_event(const di_event *ev)
         printf("round %u: %s\n", rng_round, ev->message);
     if (ev->type == DI_EVENT_DONE)
         r->done = true;
+    if (ev->type == DI_EVENT_PROMPT)
+        memcpy(a->prompt, ev->logprob, (size_t)ev->n_tokens * sizeof *a->prompt);
     if (ev->type != DI_EVENT_TOKENS)
         return;
     for (int i = 0; i < ev->n_tokens; i++, a->n++) {
@@ -350,7 +376,7 @@ static void run_plain(di_model *m)
     for (int i = 0; i < N_SPECS; i++) {
         run r;
 
-        submit(e, &specs[i], &r, 0);
+        submit(e, &specs[i], &r, 0, 0);
         while (di_poll(e, &ev, -1))
             take_event(&ev);
         memcpy(specs[i].want, r.got, sizeof r.got);
@@ -358,15 +384,16 @@ static void run_plain(di_model *m)
     di_engine_close(e);
 }
 
-static di_engine_options draw_options(bool stages, bool *scripted)
+static di_engine_options draw_options(bool stages, bool crowd, bool *scripted)
 {
     static const int rows[] = {0, 3, 8, 17, 64, 130, 300, 1024};
-    int seqs = 1 + (int)draw(6), max_rows = seqs + rows[draw(8)];
+    int seqs = crowd ? 6 + (int)draw(4) : 1 + (int)draw(6);
+    int max_rows = seqs + rows[crowd ? 4 + draw(4) : draw(8)];
     di_engine_options o = {.max_seqs = seqs,
                            .max_context = 1024,
                            .max_batched_tokens = max_rows,
                            .max_queued_tokens = 1 << 20,
-                           .kv_tokens = chance(50) ? 768 + 128 * (int64_t)draw(4) : 16384,
+                           .kv_tokens = crowd || chance(50) ? 768 + 128 * (int64_t)draw(4) : 16384,
                            .checkpoint_spacing = (int64_t[]){128, 256, 4096}[draw(3)],
                            .no_prefix_cache = chance(20),
                            .replay = chance(70) ? DI_REPLAY_EXACT : DI_REPLAY_OFF,
@@ -393,6 +420,7 @@ static void describe(const di_engine_options *o, bool scripted, int threads, cha
 }
 
 static uint64_t total_preempted, total_cached, total_accepted;
+static int n_closed; /* engines that were closed in the middle */
 
 static void check_identities(di_engine *e)
 {
@@ -402,29 +430,59 @@ static void check_identities(di_engine *e)
     if (s.drafted != s.verified + s.skipped ||
         s.prompt_tokens != s.cached_tokens + s.recomputed_tokens + s.computed_tokens ||
         s.blocks_total != s.blocks_used + s.blocks_cached + s.blocks_free || s.blocks_used != 0 ||
-        s.running != 0 || s.waiting != 0) {
+        s.running != 0 || s.waiting != 0 || s.waiting_tokens != 0 || e->n_deadlocks != 0) {
         n_failed++;
         printf(
             "round %u: accounting: drafted %llu = %llu + %llu, prompt %llu = %llu + %llu + %llu, "
-            "blocks %lld = %lld + %lld + %lld\n",
+            "blocks %lld = %lld + %lld + %lld, %llu deadlocks\n",
             rng_round, (unsigned long long)s.drafted, (unsigned long long)s.verified,
             (unsigned long long)s.skipped, (unsigned long long)s.prompt_tokens,
             (unsigned long long)s.cached_tokens, (unsigned long long)s.recomputed_tokens,
             (unsigned long long)s.computed_tokens, (long long)s.blocks_total,
-            (long long)s.blocks_used, (long long)s.blocks_cached, (long long)s.blocks_free);
+            (long long)s.blocks_used, (long long)s.blocks_cached, (long long)s.blocks_free,
+            (unsigned long long)e->n_deadlocks);
     }
     total_preempted += s.preempted;
     total_cached += s.cached_tokens;
     total_accepted += s.accepted;
 }
 
+/* One request of the company; some are cancelled or have a deadline that may pass. */
+static void submit_one(di_engine *e, run *r)
+{
+    bool cut = chance(10);
+
+    submit(e, &specs[draw(N_SPECS)], r, (int)draw(3), cut && chance(30) ? 1 + draw(20000) : 0);
+    r->cancelled = cut;
+    if (cut && chance(50))
+        di_cancel(e, r->request);
+}
+
+static int submit_all(di_engine *e, run *runs, int copies, bool crowd)
+{
+    di_event ev;
+    int n = 0;
+
+    for (int i = 0; i < N_SPECS * copies; i++) {
+        if (chance(crowd ? 10 : 30))
+            continue;
+        submit_one(e, &runs[n++]);
+        for (int k = (int)draw(6); k > 0 && di_poll(e, &ev, 0); k--)
+            take_event(&ev);
+        if (chance(crowd ? 3 : 15))
+            while (di_poll(e, &ev, -1)) /* everything done: the next ones find the cache */
+                take_event(&ev);
+    }
+    return n;
+}
+
 /* All requests in random company. */
-static void run_company(di_model *m, int threads)
+static void run_company(di_model *m, int threads, bool crowd)
 {
     static run runs[N_SPECS * MAX_COPIES];
-    bool scripted;
-    int vocab = di_model_get_info(m).vocab, n = 0, open = 0;
-    di_engine_options o = draw_options(di_model_get_info(m).n_draft_stages > 0, &scripted);
+    bool scripted, close_early = chance(5);
+    int vocab = di_model_get_info(m).vocab, n;
+    di_engine_options o = draw_options(di_model_get_info(m).n_draft_stages > 0, crowd, &scripted);
     di_engine *e = start(m, &o);
     char setting[256];
     di_event ev;
@@ -434,86 +492,148 @@ static void run_company(di_model *m, int threads)
         e->x.script_arg = &vocab;
         e->x.script = script;
     }
-    for (int copy = 0; copy < MAX_COPIES; copy++)
-        for (int i = 0; i < N_SPECS; i++) {
-            if (chance(30))
-                continue;
-            submit(e, &specs[draw(N_SPECS)], &runs[n], (int)draw(3));
-            if (chance(10)) {
-                runs[n].cancelled = true;
-                if (chance(50))
-                    di_cancel(e, runs[n].request);
-            }
-            n++;
-            open++;
-            for (int k = (int)draw(6); k > 0 && di_poll(e, &ev, 0); k--)
-                take_event(&ev);
-            if (chance(15))
-                while (di_poll(e, &ev, -1)) /* everything done: the next ones find the cache */
-                    take_event(&ev);
-        }
-    while (di_poll(e, &ev, -1)) {
+    n = submit_all(e, runs, crowd ? MAX_COPIES : 3, crowd);
+    for (int k = 0; (!close_early || k < 20) && di_poll(e, &ev, -1); k++) {
         take_event(&ev);
         for (int i = 0; i < n; i++) /* the slow way to cancel in the middle of an answer */
             if (runs[i].cancelled && !runs[i].done && chance(20))
                 di_cancel(e, runs[i].request);
     }
-    di_engine_drain(e);
-    for (int i = 0; i < n; i++)
-        compare(&runs[i], setting);
-    check_identities(e);
+    if (!close_early) {
+        di_engine_drain(e);
+        for (int i = 0; i < n; i++)
+            compare(&runs[i], setting);
+        check_identities(e);
+    }
+    n_closed += close_early;
     di_engine_close(e);
+}
+
+static void run_round(di_model *const m[2], unsigned round, unsigned schedules)
+{
+    bool crowd = round / 2 % 2; /* for both of two models that take turns */
+
+    rng_round = round;
+    rng_at = script_count = 0;
+    for (int i = 0; i < N_SPECS; i++)
+        draw_spec(&specs[i], i, di_model_get_info(m[0]).vocab, crowd);
+    run_plain(m[0]);
+    for (unsigned s = 0; s < schedules; s++) {
+        int threads = 1 + (int)draw(2);
+
+        run_company(m[threads - 1], threads, crowd);
+    }
+}
+
+/* ---- the command line ---- */
+
+typedef struct options {
+    const char *dir[MAX_MODELS], *state;
+    int n_dirs;
+    unsigned rounds, from, schedules;
+    bool demand;
+} options;
+
+static bool parse(options *o, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
+        unsigned v = (unsigned)strtoul(value, NULL, 10);
+
+        if (strcmp(name, "--demand") == 0) {
+            o->demand = true;
+            continue;
+        }
+        i++;
+        if (strcmp(name, "--model") == 0 && o->n_dirs < MAX_MODELS)
+            o->dir[o->n_dirs++] = value;
+        else if (strcmp(name, "--backend") == 0)
+            backend = value;
+        else if (strcmp(name, "--rounds") == 0)
+            o->rounds = v;
+        else if (strcmp(name, "--from") == 0)
+            o->from = v;
+        else if (strcmp(name, "--seed") == 0)
+            rng_key = v;
+        else if (strcmp(name, "--schedules") == 0)
+            o->schedules = v;
+        else if (strcmp(name, "--state") == 0)
+            o->state = value;
+        else
+            return false;
+    }
+    return o->n_dirs > 0;
+}
+
+static unsigned rounds_done(const char *file)
+{
+    FILE *f = file ? fopen(file, "r") : NULL;
+    unsigned n = 0;
+
+    if (f && fscanf(f, "%u", &n) != 1)
+        n = 0;
+    if (f)
+        fclose(f);
+    return n;
+}
+
+static void keep_rounds_done(const char *file, unsigned n)
+{
+    char next[1024];
+    FILE *f;
+
+    snprintf(next, sizeof next, "%s.new", file);
+    f = fopen(next, "w");
+    if (!f || fprintf(f, "%u\n", n) < 0 || fclose(f) != 0 || rename(next, file) != 0) {
+        printf("could not write \"%s\"\n", file);
+        exit(2);
+    }
+}
+
+/* Which model has round k. */
+static int turn(const options *o, unsigned k)
+{
+    return o->n_dirs == 3 && k % 20 == 19 ? 2 : o->n_dirs > 1 ? (int)(k % 2) : 0;
+}
+
+static bool saw_everything(void)
+{
+    printf("%llu preemptions, %llu tokens from the cache, %llu drafts accepted, %d engines closed "
+           "early\n",
+           (unsigned long long)total_preempted, (unsigned long long)total_cached,
+           (unsigned long long)total_accepted, n_closed);
+    return total_preempted > 0 && total_cached > 0 && total_accepted > 0;
 }
 
 int main(int argc, char **argv)
 {
-    unsigned rounds = 10, from = 0, schedules = 4;
-    di_model *m[2];
+    options o = {.rounds = 10, .schedules = 4};
+    di_model *m[MAX_MODELS][2];
     time_t start_time = time(NULL);
+    unsigned first;
 
-    for (int i = 1; i + 1 < argc; i += 2) {
-        unsigned long v = strtoul(argv[i + 1], NULL, 10);
-
-        if (strcmp(argv[i], "--model") == 0)
-            model_dir = argv[i + 1];
-        else if (strcmp(argv[i], "--backend") == 0)
-            backend = argv[i + 1];
-        else if (strcmp(argv[i], "--rounds") == 0)
-            rounds = (unsigned)v;
-        else if (strcmp(argv[i], "--from") == 0)
-            from = (unsigned)v;
-        else if (strcmp(argv[i], "--seed") == 0)
-            rng_key = (uint32_t)v;
-        else if (strcmp(argv[i], "--schedules") == 0)
-            schedules = (unsigned)v;
-    }
-    if (!model_dir) {
-        printf(
-            "usage: one_answer --model DIR [--rounds N] [--from K] [--seed S] [--schedules M]\n");
+    if (!parse(&o, argc, argv)) {
+        printf("usage: one_answer --model DIR ... [--rounds N] [--from K] [--seed S] "
+               "[--schedules M] [--state FILE] [--demand]\n");
         return 2;
     }
-    m[0] = open_model(1);
-    m[1] = open_model(2);
-    for (unsigned k = from; k < from + rounds; k++) {
-        rng_round = k;
-        rng_at = script_count = 0;
-        for (int i = 0; i < N_SPECS; i++)
-            draw_spec(&specs[i], i, di_model_get_info(m[0]).vocab);
-        run_plain(m[0]);
-        for (unsigned s = 0; s < schedules; s++) {
-            int threads = 1 + (int)draw(2);
-
-            run_company(m[threads - 1], threads);
-        }
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    for (int i = 0; i < 2 * o.n_dirs; i++) {
+        model_dir = o.dir[i / 2];
+        m[i / 2][i % 2] = open_model(1 + i % 2);
+    }
+    first = o.from > rounds_done(o.state) ? o.from : rounds_done(o.state);
+    for (unsigned k = first; k < o.from + o.rounds && n_failed == 0; k++) {
+        run_round(m[turn(&o, k)], k, o.schedules);
+        if (n_failed == 0 && o.state)
+            keep_rounds_done(o.state, k + 1);
         if ((k + 1) % 50 == 0)
             printf("round %u, %d checks, %d failed, %ld s\n", k, n_checks, n_failed,
                    (long)(time(NULL) - start_time));
     }
-    di_model_close(m[0]);
-    di_model_close(m[1]);
-    printf("%llu preemptions, %llu tokens from the cache, %llu drafts accepted\n",
-           (unsigned long long)total_preempted, (unsigned long long)total_cached,
-           (unsigned long long)total_accepted);
+    for (int i = 0; i < 2 * o.n_dirs; i++)
+        di_model_close(m[i / 2][i % 2]);
+    n_failed += !saw_everything() && o.demand && first + 8 <= o.from + o.rounds;
     printf("%d passed, %d failed\n", n_checks - n_failed, n_failed);
     return n_failed ? 1 : 0;
 }

@@ -253,6 +253,7 @@ static void test_random_life_keeps_state_and_invariants(void **state)
         kv_lease_close(actors[i].q);
         drop_held(&actors[i]);
     }
+    kv_store_step_planned(s); /* what was taken for the newest step stays until it is planned */
     kv_store_clear(s);
     check(s);
     assert_int_equal(kv_store_counts(s).blocks_free, 24);
