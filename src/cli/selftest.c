@@ -12,9 +12,11 @@
 #include "recipe/render.h"
 
 /* A model's logits by a fast back end against those by ref. Rounding differs in the last place and
- * travels; a wrong kernel is far beyond these. */
-#define MIN_AGREEMENT 0.9
-#define MAX_KL        0.02
+ * travels, so the best token may change where two are nearly equal (often, in a model that knows
+ * nothing); a wrong kernel changes clear decisions and is far beyond these. */
+#define CLEAR     0.5  /* logits: ref prefers its token by this much */
+#define MAX_CLEAR 0.05 /* share of positions with a clear decision that differs */
+#define MAX_KL    0.05
 
 typedef struct selftest_options {
     session_options session;
@@ -121,19 +123,23 @@ static int argmax(const float *x, int n)
 static bool compare(const char *backend, const float *want, const float *got, const float *parts,
                     int n, int vocab)
 {
-    int agree = 0;
+    int agree = 0, clear = 0;
     double kl = 0;
     bool same = memcmp(got, parts, (size_t)n * (size_t)vocab * sizeof *got) == 0, ok;
 
     for (int i = 0; i < n; i++) {
         const float *w = want + (size_t)i * (size_t)vocab, *g = got + (size_t)i * (size_t)vocab;
+        int best = argmax(w, vocab), other = argmax(g, vocab);
 
-        agree += argmax(w, vocab) == argmax(g, vocab);
+        agree += best == other;
+        clear += w[best] - w[other] > CLEAR;
         kl += divergence(w, g, vocab) / n;
     }
-    ok = same && agree >= MIN_AGREEMENT * n && kl <= MAX_KL;
-    printf("  %-8s same best token at %d of %d positions, mean KL %.1e, in chunks: %s  %s\n",
-           backend, agree, n, kl, same ? "same bits" : "DIFFERENT BITS", ok ? "ok" : "FAILED");
+    ok = same && clear <= MAX_CLEAR * n && kl <= MAX_KL;
+    printf("  %-8s same best token at %d of %d positions, %d of the others clear, mean KL %.1e, "
+           "in chunks: %s  %s\n",
+           backend, agree, n, clear, kl, same ? "same bits" : "DIFFERENT BITS",
+           ok ? "ok" : "FAILED");
     return ok;
 }
 
