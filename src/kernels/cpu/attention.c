@@ -26,6 +26,8 @@ enum {
     PART_Q,
     PART_VALUES,
     PART_SCORES,
+    PART_BLOCK,
+    PART_SUMS,
     PART_PROBS,
     PART_KEY
 };
@@ -38,7 +40,9 @@ static void part_bytes(size_t part[PART_KEY + 1], int cap, int dim)
     part[PART_TILE] = pad64(ATTN_TILE * d * sizeof(uint16_t));
     part[PART_TILE_F32] = pad64(ATTN_TILE * d * sizeof(float));
     part[PART_Q] = pad64(d * hp * sizeof(float));
-    part[PART_VALUES] = pad64(d * n * sizeof(attn_value));
+    part[PART_VALUES] = pad64(d * n * sizeof(uint16_t));
+    part[PART_BLOCK] = pad64(VALUE_KEYS * VALUE_CHANNELS * sizeof(float));
+    part[PART_SUMS] = pad64(hp * d * sizeof(float));
     part[PART_SCORES] = pad64(n * hp * sizeof(float));
     part[PART_PROBS] = pad64(n * hp * sizeof(float));
     part[PART_KEY] = pad64(n * sizeof(uint8_t *));
@@ -58,6 +62,8 @@ static attn_scratch lay_out(uint8_t *at, int cap, int dim, bool bf16)
                           .q = start[PART_Q],
                           .values = start[PART_VALUES],
                           .scores = (void *)start[PART_SCORES],
+                          .block = (void *)start[PART_BLOCK],
+                          .sums = (void *)start[PART_SUMS],
                           .probs = start[PART_PROBS],
                           .key = (void *)start[PART_KEY],
                           .cap = cap,
@@ -138,11 +144,12 @@ static void prefetch_row(const uint8_t *row, size_t bytes)
         __builtin_prefetch(row + i);
 }
 
-/* Decode keys first .. first+n-1 into the tile; zero rows up to a whole number of steps. */
+/* Decode keys first .. first+n-1; zero rows up to a whole number of steps. Returns their number. */
 static int decode_tile(const attention_args *a, const attn_scratch *s, int first, int n, int n_keys,
                        int n_window)
 {
     int dim = a->layout->head_dim, padded = (n + ATTN_STEP - 1) / ATTN_STEP * ATTN_STEP;
+    uint16_t *tile = attn_tile(s, dim, first);
 
     for (int k = 0; k < n; k++) {
         const uint8_t *row = s->key[first + k];
@@ -150,11 +157,11 @@ static int decode_tile(const attention_args *a, const attn_scratch *s, int first
         if (first + k + 8 < n_keys)
             prefetch_row(s->key[first + k + 8], a->layout->latent_bytes);
         if (first + k < n_window)
-            ring_row_decode(s->tile + k * dim, row, dim);
+            ring_row_decode(tile + k * dim, row, dim);
         else
-            latent_row_decode(s->tile + k * dim, row, dim);
+            latent_row_decode(tile + k * dim, row, dim);
     }
-    memset(s->tile + n * dim, 0, (size_t)((padded - n) * dim) * sizeof *s->tile);
+    memset(tile + n * dim, 0, (size_t)((padded - n) * dim) * sizeof *tile);
     return padded;
 }
 
@@ -193,8 +200,12 @@ static void attend(const attention_args *a, const attn_scratch *s, int row, int 
         int in_tile = n_keys - k < ATTN_TILE ? n_keys - k : ATTN_TILE;
         int padded = decode_tile(a, s, k, in_tile, n_keys, n_window);
 
-        ATTN_CALL(s, put_values, dim, k, padded);
-        ATTN_CALL(s, score_tile, s->scores + k * hp, padded, dim, hp, a->scale);
+#if defined(CPU_AVX512)
+        if (s->bf16)
+            bf16_put_values(s, dim, k, padded);
+#endif
+        ATTN_CALL(s, score_tile, s->scores + k * hp, attn_tile(s, dim, k), padded, dim, hp,
+                  a->scale);
     }
     memcpy(sink, a->sink->f32 + head0, (size_t)n * sizeof *sink);
     softmax(s, n_keys, hp, sink, inverse);

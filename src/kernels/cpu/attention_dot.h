@@ -5,8 +5,8 @@
  * chain over ascending keys. Two ways, chosen by the processor once (attention.c):
  *            f32 FMA                                  bf16 pairs (AVX-512, vdpbf16ps)
  *   queries  [dim][hp] f32                            [dim/2][hp] pairs of channels
- *   tile     [ATTN_TILE][dim] bf16, the same as f32   [ATTN_TILE][dim] bf16
- *   values   [dim/32][cap][32] f32 (AVX2: bf16)       [dim/32][cap/2][32] pairs of keys
+ *   keys     [cap][dim] bf16                          tile [ATTN_TILE][dim] bf16
+ *   values   the keys, made f32 block by block        [dim/32][cap/2][32] pairs of keys
  *   probs    [hp/8][cap][8] f32 on the bf16 grid      [hp/8][cap/2][8] pairs of keys
  *   scores   [cap][hp] f32                            the same
  * `hp` is the number of heads of a part, padded to 16. */
@@ -18,50 +18,30 @@
 #define ATTN_STEP  6  /* keys scored at a time */
 #define ATTN_HEADS 64 /* most heads of a part */
 
+/* Values are summed in blocks of keys and channels that stay in L1 as f32. */
+#define VALUE_KEYS     64
+#define VALUE_CHANNELS 128
+#define SCORE_CHANNELS 64
+
 typedef struct attn_scratch {
     bool bf16;
     int cap;         /* keys, a multiple of ATTN_TILE */
     uint16_t *heads; /* [16][dim] rotated queries */
-    uint16_t *tile;
-    float *tile_f32, *scores;
+    uint16_t *tile;  /* bf16 pairs: one tile */
+    float *tile_f32; /* [ATTN_TILE][dim] */
+    float *scores;
+    float *block; /* [VALUE_KEYS][VALUE_CHANNELS] */
+    float *sums;  /* [hp][dim] */
     void *q, *values, *probs;
     const uint8_t **key;
 } attn_scratch;
 
 #if defined(CPU_AVX512)
-
-/* Values are read once per eight heads: f32 saves widening them each time. */
-typedef float attn_value;
 #define VALUE_HEADS 8
 #define SCORE_NV    4
-
-static inline vf value_load(const attn_value *p)
-{
-    return vf_load(p);
-}
-
-static inline void value_store(attn_value *to, const uint16_t *from)
-{
-    vf_store(to, vf_load_bf16(from));
-    vf_store(to + VF, vf_load_bf16(from + VF));
-}
-
-#else /* CPU_AVX2 */
-
-typedef uint16_t attn_value;
+#else
 #define VALUE_HEADS 4
 #define SCORE_NV    2
-
-static inline vf value_load(const attn_value *p)
-{
-    return vf_load_bf16(p);
-}
-
-static inline void value_store(attn_value *to, const uint16_t *from)
-{
-    memcpy(to, from, 32 * sizeof *to);
-}
-
 #endif
 
 /* Rotated rows of 16 heads -> lanes group*16.. of the packed queries. */
@@ -86,25 +66,18 @@ static inline void f32_pack_queries(const attn_scratch *s, int dim, int hp, int 
 #endif
 }
 
-/* The tile's keys, key `first` of the row and on, to the values. */
-static inline void f32_put_values(const attn_scratch *s, int dim, int first, int n)
-{
-    for (int k = 0; k < n; k++)
-        for (int d = 0; d < dim; d += 32)
-            value_store((attn_value *)s->values + (d / 32 * s->cap + first + k) * 32,
-                        s->tile + k * dim + d);
-}
-
-/* Scores of ATTN_STEP keys for nv vectors of heads. */
-static inline __attribute__((always_inline)) void
-f32_score_step(const float *q, float *out, const float *key, int dim, int hp, int nv, vf scale)
+/* Sums of ATTN_STEP keys for nv vectors of heads over n channels: from `out` (none at first) and
+ * back; q and key begin at the first channel. */
+static inline __attribute__((always_inline)) void f32_score_step(const float *q, float *out,
+                                                                 const float *key, int n, int dim,
+                                                                 int hp, int nv, bool first)
 {
     vf acc[ATTN_STEP][SCORE_NV];
 
     for (int j = 0; j < ATTN_STEP; j++)
         for (int v = 0; v < nv; v++)
-            acc[j][v] = vf_zero();
-    for (int d = 0; d < dim; d++) {
+            acc[j][v] = first ? vf_zero() : vf_load(out + j * hp + v * VF);
+    for (int d = 0; d < n; d++) {
         vf qv[SCORE_NV];
 
         for (int v = 0; v < nv; v++)
@@ -118,26 +91,34 @@ f32_score_step(const float *q, float *out, const float *key, int dim, int hp, in
     }
     for (int j = 0; j < ATTN_STEP; j++)
         for (int v = 0; v < nv; v++)
-            vf_store(out + j * hp + v * VF, vf_mul(acc[j][v], scale));
+            vf_store(out + j * hp + v * VF, acc[j][v]);
 }
 
-static inline void f32_score_tile(const attn_scratch *s, float *out, int n, int dim, int hp,
-                                  float scale)
+/* Scores of the n keys of a tile, SCORE_CHANNELS at a time so that their queries stay in L1. */
+static inline void f32_score_tile(const attn_scratch *s, float *out, const uint16_t *tile, int n,
+                                  int dim, int hp, float scale)
 {
     for (int i = 0; i < n * dim; i += VF)
-        vf_store(s->tile_f32 + i, vf_load_bf16(s->tile + i));
-    for (int k = 0; k < n; k += ATTN_STEP) {
-        const float *key = s->tile_f32 + k * dim;
-        int h = 0;
+        vf_store(s->tile_f32 + i, vf_load_bf16(tile + i));
+    for (int d = 0; d < dim; d += SCORE_CHANNELS) {
+        const float *q = (const float *)s->q + d * hp;
+        int nd = dim - d < SCORE_CHANNELS ? dim - d : SCORE_CHANNELS;
 
-        for (; h + SCORE_NV * VF <= hp; h += SCORE_NV * VF)
-            f32_score_step((float *)s->q + h, out + k * hp + h, key, dim, hp, SCORE_NV,
-                           vf_set(scale));
-        for (; h + 2 * VF <= hp; h += 2 * VF)
-            f32_score_step((float *)s->q + h, out + k * hp + h, key, dim, hp, 2, vf_set(scale));
-        for (; h < hp; h += VF)
-            f32_score_step((float *)s->q + h, out + k * hp + h, key, dim, hp, 1, vf_set(scale));
+        for (int k = 0; k < n; k += ATTN_STEP) {
+            const float *key = s->tile_f32 + k * dim + d;
+            float *to = out + k * hp;
+            int h = 0;
+
+            for (; h + SCORE_NV * VF <= hp; h += SCORE_NV * VF)
+                f32_score_step(q + h, to + h, key, nd, dim, hp, SCORE_NV, d == 0);
+            for (; h + 2 * VF <= hp; h += 2 * VF)
+                f32_score_step(q + h, to + h, key, nd, dim, hp, 2, d == 0);
+            for (; h < hp; h += VF)
+                f32_score_step(q + h, to + h, key, nd, dim, hp, 1, d == 0);
+        }
     }
+    for (int i = 0; i < n * hp; i += VF)
+        vf_store(out + i, vf_mul(vf_load(out + i), vf_set(scale)));
 }
 
 /* Store VF heads from h on of element j of the probabilities, `n` elements in all per head. */
@@ -160,18 +141,27 @@ static inline void f32_put_probs(const attn_scratch *s, int j, int h, vf p0, vf 
     put_prob_lanes(s->probs, s->cap, 2 * j + 1, h, vf_bits(vf_bf16(p1)));
 }
 
-/* o[h][..] = (sum over keys) * inverse[h] for VALUE_HEADS heads and 2*VF channels from d on. */
-static inline void f32_value_step(const attn_scratch *s, uint16_t *o, int dim, int h0, int n_heads,
-                                  int d, int n_keys, const float *inverse)
+/* Sums of VALUE_HEADS heads and 2*VF channels over the nk keys of a block: from `sums` (none in the
+ * first block) and back, or after the last block times inverse[h] to the output. */
+typedef struct value_block {
+    int k0, nk, d0, nd;
+    bool first, last;
+} value_block;
+
+static inline void f32_value_step(const attn_scratch *s, const value_block *b, uint16_t *o, int dim,
+                                  int h0, int n_heads, int d, const float *inverse)
 {
-    const attn_value *v = (const attn_value *)s->values + d / 32 * s->cap * 32 + d % 32;
-    const float *p = (const float *)s->probs + (int64_t)(h0 / 8) * s->cap * 8 + h0 % 8;
+    const float *v = s->block + d;
+    const float *p = (const float *)s->probs + ((int64_t)(h0 / 8) * s->cap + b->k0) * 8 + h0 % 8;
+    float *sums = s->sums + h0 * dim + b->d0 + d;
     vf acc[VALUE_HEADS][2];
 
-    for (int h = 0; h < VALUE_HEADS; h++)
-        acc[h][0] = acc[h][1] = vf_zero();
-    for (int j = 0; j < n_keys; j++) {
-        vf v0 = value_load(v + j * 32), v1 = value_load(v + j * 32 + VF);
+    for (int h = 0; h < VALUE_HEADS; h++) {
+        acc[h][0] = b->first ? vf_zero() : vf_load(sums + h * dim);
+        acc[h][1] = b->first ? vf_zero() : vf_load(sums + h * dim + VF);
+    }
+    for (int j = 0; j < b->nk; j++) {
+        vf v0 = vf_load(v + j * VALUE_CHANNELS), v1 = vf_load(v + j * VALUE_CHANNELS + VF);
 
         for (int h = 0; h < VALUE_HEADS; h++) {
             vf ph = vf_set(p[j * 8 + h]);
@@ -180,21 +170,39 @@ static inline void f32_value_step(const attn_scratch *s, uint16_t *o, int dim, i
             acc[h][1] = vf_fma(ph, v1, acc[h][1]);
         }
     }
-    for (int h = 0; h < VALUE_HEADS && h0 + h < n_heads; h++) {
-        uint16_t *to = o + (h0 + h) * dim + d;
-        vf scale = vf_set(inverse[h0 + h]);
+    for (int h = 0; h < VALUE_HEADS; h++) {
+        uint16_t *to = o + (h0 + h) * dim + b->d0 + d;
 
-        vf_store_bf16(to, vf_mul(acc[h][0], scale));
-        vf_store_bf16(to + VF, vf_mul(acc[h][1], scale));
+        if (!b->last) {
+            vf_store(sums + h * dim, acc[h][0]);
+            vf_store(sums + h * dim + VF, acc[h][1]);
+        } else if (h0 + h < n_heads) {
+            vf_store_bf16(to, vf_mul(acc[h][0], vf_set(inverse[h0 + h])));
+            vf_store_bf16(to + VF, vf_mul(acc[h][1], vf_set(inverse[h0 + h])));
+        }
     }
 }
 
 static inline void f32_values(const attn_scratch *s, uint16_t *o, int dim, int n_heads, int n_keys,
                               const float *inverse)
 {
-    for (int h = 0; h < n_heads; h += VALUE_HEADS)
-        for (int d = 0; d < dim; d += 2 * VF)
-            f32_value_step(s, o, dim, h, n_heads, d, n_keys, inverse);
+    for (int k0 = 0; k0 < n_keys; k0 += VALUE_KEYS)
+        for (int d0 = 0; d0 < dim; d0 += VALUE_CHANNELS) {
+            value_block b = {.k0 = k0,
+                             .nk = n_keys - k0 < VALUE_KEYS ? n_keys - k0 : VALUE_KEYS,
+                             .d0 = d0,
+                             .nd = dim - d0 < VALUE_CHANNELS ? dim - d0 : VALUE_CHANNELS,
+                             .first = k0 == 0,
+                             .last = k0 + VALUE_KEYS >= n_keys};
+
+            for (int j = 0; j < b.nk; j++)
+                for (int d = 0; d < b.nd; d += VF)
+                    vf_store(s->block + j * VALUE_CHANNELS + d,
+                             vf_load_bf16((const uint16_t *)s->values + (k0 + j) * dim + d0 + d));
+            for (int h = 0; h < n_heads; h += VALUE_HEADS)
+                for (int d = 0; d < b.nd; d += 2 * VF)
+                    f32_value_step(s, &b, o, dim, h, n_heads, d, inverse);
+        }
 }
 
 #if defined(CPU_AVX512)
@@ -263,11 +271,11 @@ static inline __attribute__((always_inline)) void bf16_score_step(const attn_scr
             vf_store(out + j * hp + 16 * v, vf_mul(acc[j][v], scale));
 }
 
-static inline void bf16_score_tile(const attn_scratch *s, float *out, int n, int dim, int hp,
-                                   float scale)
+static inline void bf16_score_tile(const attn_scratch *s, float *out, const uint16_t *keys, int n,
+                                   int dim, int hp, float scale)
 {
     for (int k = 0; k < n; k += ATTN_STEP) {
-        const uint16_t *tile = s->tile + k * dim;
+        const uint16_t *tile = keys + k * dim;
 
         switch (hp / 16) {
         case 1:
@@ -338,3 +346,9 @@ static inline void bf16_values(const attn_scratch *s, uint16_t *o, int dim, int 
 #define ATTN_CALL(s, fn, ...) f32_##fn(s, __VA_ARGS__)
 
 #endif
+
+/* Where the tile of keys first .. is decoded to. */
+static inline uint16_t *attn_tile(const attn_scratch *s, int dim, int first)
+{
+    return s->bf16 ? s->tile : (uint16_t *)s->values + first * dim;
+}
