@@ -43,15 +43,24 @@ static void make_prompts(void)
         }
 }
 
-static void open_lab(const char *dir, const char *backend, numerics how)
+static void open_lab_threads(const char *dir, const char *backend, numerics how, int n_threads)
 {
     di_status st = {0};
-    rig_options o = {
-        .dir = dir, .backend = backend, .numerics = how, .max_rows = 256, .n_seqs = N_SEQS};
+    rig_options o = {.dir = dir,
+                     .backend = backend,
+                     .numerics = how,
+                     .n_threads = n_threads,
+                     .max_rows = 256,
+                     .n_seqs = N_SEQS};
 
     if (!rig_open(&lab, &o, &st))
         fail_msg("%s on %s: %s", dir, backend, st.message);
     make_prompts();
+}
+
+static void open_lab(const char *dir, const char *backend, numerics how)
+{
+    open_lab_threads(dir, backend, how, 0);
 }
 
 /* Run a check for every model, back end and numerics. */
@@ -330,6 +339,28 @@ static void test_drafts_do_not_depend_on_company(void **state)
     for_all(check_drafts);
 }
 
+static void test_threads_change_nothing(void **state)
+{
+    (void)state;
+    for (const char *const *name = kernels_available(); *name; name++) {
+        float *want = NULL, *got;
+        int counts[] = {1, 2, 5};
+
+        for (size_t i = 0; i < ARRAY_LEN(counts); i++) {
+            open_lab_threads(models[1], *name, NUMERICS_RELEASE, counts[i]);
+            if (i == 0)
+                want = new_logits();
+            got = new_logits();
+            run_whole(0, i == 0 ? want : got);
+            if (i > 0)
+                assert_same_rows(want, got, N_TOKENS);
+            free(got);
+            rig_close(&lab);
+        }
+        free(want);
+    }
+}
+
 static void check_allocations(void)
 {
     float *logits = new_logits();
@@ -434,6 +465,7 @@ int main(void)
         cmocka_unit_test(test_company_in_a_step_changes_nothing),
         cmocka_unit_test(test_rejected_drafts_leave_no_trace),
         cmocka_unit_test(test_drafts_do_not_depend_on_company),
+        cmocka_unit_test(test_threads_change_nothing),
         cmocka_unit_test(test_a_step_allocates_nothing),
         cmocka_unit_test(test_limits_are_refused_with_the_number),
         cmocka_unit_test(test_open_reports_every_failed_allocation),

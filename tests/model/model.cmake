@@ -27,7 +27,7 @@ function(golden_test part)
   endif()
   add_test(NAME ${name} COMMAND golden_model --part ${part} ${ARGN}
            WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  set_tests_properties(${name} PROPERTIES LABELS model TIMEOUT 600)
+  set_tests_properties(${name} PROPERTIES LABELS model TIMEOUT 900)
 endfunction()
 golden_test(f32 mini-b)
 golden_test(f32 mini-f)
@@ -43,4 +43,4 @@ endforeach()
 
 di_test(chunking_test
         SOURCES ${CMAKE_CURRENT_LIST_DIR}/chunking_test.c ${CMAKE_CURRENT_LIST_DIR}/rig.c
-        USES ${model_uses} LINK m LABELS model)
+        USES ${model_uses} LINK m LABELS model TIMEOUT 900)
