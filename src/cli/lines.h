@@ -37,9 +37,9 @@ typedef struct lines_out {
 } lines_out;
 
 /* Open the output ("-": standard output) and take up what is there: on return `in` stands behind
- * the finished lines. `fresh`: start again instead. Errors: IO; INVALID when it is the input itself,
- * or when a finished line does not belong to this input (names the line and the remedy): then the
- * file is unchanged. */
+ * the finished lines. `fresh`: start again instead. Errors: IO; INVALID when it is the input
+ * itself, or when a finished line does not belong to this input (names the line and the remedy):
+ * then the file is unchanged. */
 di_code lines_resume(lines_out *o, const char *path, bool fresh, lines_in *in, di_status *st);
 
 /* Write a whole line. Errors: IO. */

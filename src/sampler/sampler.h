@@ -16,13 +16,13 @@ typedef struct logit_bias {
 } logit_bias;
 
 typedef struct sampling_params {
-    float temperature;        /* 0 = greedy .. 100 */
-    float top_p;              /* (0, 1] */
-    float min_p;              /* [0, 1] */
-    int32_t top_k;            /* 0 = all */
-    float repetition_penalty; /* > 0, 1 = none; over prompt and output */
+    float temperature;                         /* 0 = greedy .. 100 */
+    float top_p;                               /* (0, 1] */
+    float min_p;                               /* [0, 1] */
+    int32_t top_k;                             /* 0 = all */
+    float repetition_penalty;                  /* > 0, 1 = none; over prompt and output */
     float presence_penalty, frequency_penalty; /* -2 .. 2; over the output */
-    const logit_bias *bias;   /* borrowed until sampler_new returns */
+    const logit_bias *bias;                    /* borrowed until sampler_new returns */
     int32_t n_bias;
     uint64_t seed;
     uint32_t choice;
