@@ -5,9 +5,10 @@
  * X is split into three signed digits of base 256. Three integer dots give sum(w * X) in 32 bits
  * (below 2^28); the +12 is taken back with -12 * sum(X), known from packing. One rounding to f32
  * per block, then acc = fma(dot, weight scale, acc) in ascending blocks. So the order of the
- * integer sums is of no consequence, and one row and many have the same bits. Against f32 FMA:
- * twice the rate for one row (no longer bound by the core), half as much again for many. vdpbf16ps
- * would round inside the block. */
+ * integer sums is of no consequence, and one row and many have the same bits. vdpbf16ps
+ * would round inside the block, at half the rate of f32 FMA where we measured
+ * (docs/performance.md).
+ */
 #include "kernels/cpu/cpu_internal.h"
 #include "kernels/cpu/quant_simd.h"
 
