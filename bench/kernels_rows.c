@@ -102,10 +102,12 @@ static weight *load_f32(kernels *k, weight_kind kind, int64_t rows, int64_t cols
 static void add_hc(bench *b, kernels *k, weight **fn, int n_fn, int n)
 {
     const int hidden = data_limits.hidden, hc = data_limits.hc, n_mix = (2 + hc) * hc;
-    size_t rows = (size_t)n;
+    size_t rows = (size_t)n, copies = (size_t)hc;
     hc_case *c = bench_alloc(sizeof *c);
     float *mix = bench_alloc(rows * (size_t)(n_mix + hc) * sizeof *mix);
-    float *post = mix + n * hc, *comb = post + n * hc, *pre_in = comb + n * hc * hc;
+    float *post = mix + rows * copies, *comb = post + rows * copies;
+    float *pre_in = comb + rows * copies * copies;
+    void *y = bench_alloc(rows * (size_t)hidden * 2);
     static uint16_t one[1 << 16];
     weight *norm = NULL;
     di_status st = {0};
@@ -132,7 +134,7 @@ static void add_hc(bench *b, kernels *k, weight **fn, int n_fn, int n)
                             .hc_eps = 1e-6f,
                             .iters = 20,
                             .x = bench_alloc(rows * (size_t)(hc * hidden) * 2),
-                            .y = bench_alloc(rows * (size_t)hidden * 2),
+                            .y = y,
                             .post = post,
                             .comb = comb,
                             .base = load_f32(k, WEIGHT_VEC_F32, 1, n_mix),
@@ -144,7 +146,7 @@ static void add_hc(bench *b, kernels *k, weight **fn, int n_fn, int n)
                             .norm = norm,
                             .out_q8 = bench_alloc(rows * (size_t)hidden * 2)}};
     data_act(k, c->args.x, rows * (size_t)(hc * hidden), 1);
-    data_act(k, (void *)(uintptr_t)c->args.y, rows * (size_t)hidden, 2);
+    data_act(k, y, rows * (size_t)hidden, 2);
     if (n == 1)
         bench_rate(b, "hc", "expand, mix, collapse, norm: 1 row", n_fn * 4.0 * n_mix * hc * hidden,
                    CEILING_READ, run_hc, c);

@@ -218,11 +218,11 @@ static void attend(const attention_args *a, const attn_scratch *s, int row, int 
 static int part_heads(int n_rows, int n_heads, int n_threads)
 {
     int best = ATTN_HEADS;
-    double best_cost = 1e30;
+    int64_t best_cost = INT64_MAX;
 
     for (int size = ATTN_HEADS; size >= 16; size /= 2) {
         int64_t items = (int64_t)n_rows * ((n_heads + size - 1) / size);
-        double cost = (double)((items + n_threads - 1) / n_threads) * (size + 5);
+        int64_t cost = (items + n_threads - 1) / n_threads * (size + 5);
 
         if (cost < best_cost) {
             best = size;

@@ -1,6 +1,8 @@
 /* Compressors of the KV owners (kernels/compress.h). Threads split groups. */
 #include "kernels/cpu/rows.h"
 
+#include <assert.h>
+
 #define MAX_RATIO KV_BLOCK_TOKENS
 
 /* Projection (a, then z) of token t of group g: a row of this step, or the open ring. */
@@ -20,6 +22,7 @@ static void pool_group(const compress_pool_args *a, int64_t g, uint16_t *pooled)
     int dim = a->layout->head_dim, ratio = a->g->ratio;
     const float *token[MAX_RATIO];
 
+    assert(ratio > 0 && ratio <= MAX_RATIO);
     for (int t = 0; t < ratio; t++)
         token[t] = group_token(a, g, t);
     for (int d = 0; d < dim; d += VF) {

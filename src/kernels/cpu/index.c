@@ -11,6 +11,8 @@
  * queries: per 8 elements 0 2 4 6 (the low nibbles of a dword of codes), then 1 3 5 7. */
 #include "kernels/cpu/rows.h"
 
+#include <assert.h>
+
 #define ROW_BLOCK 4
 #define HEADS     8  /* heads at a time, groups together ... */
 #define SPLIT     4  /* ... or apart */
@@ -217,6 +219,7 @@ static void list_keys(const index_scores_args *a, int64_t row, int64_t e, int n,
     bool filtered = f && f->count[row] >= 0;
     key_cursor c = {.l = a->layout, .v = &a->s->view[a->s->seq[row]], .owner = a->owner};
 
+    assert(n > 0);
     if (!filtered)
         cursor_seek(&c, e);
     for (int i = 0; i < n; i++, e++) {
