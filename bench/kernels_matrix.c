@@ -199,7 +199,7 @@ static void run_experts(void *arg)
 static void add_experts(bench *b, kernels *k, const weight *w, int n, int active)
 {
     experts_case *c = bench_alloc(sizeof *c);
-    size_t slots = (size_t)(n * active);
+    size_t slots = (size_t)n * (size_t)active;
     void *x = k->ops->buf_new(k, (size_t)n * HIDDEN * 2);
     float *weights = bench_alloc(slots * sizeof(float));
     const double one = 3.0 * HIDDEN * INTER; /* parameters of an expert */
@@ -250,7 +250,7 @@ void bench_experts(bench *b, kernels *k)
     if (!bench_wants(b, "fp4_gemv") && !bench_wants(b, "fp4_gemm"))
         return;
     data = bench_alloc((codes + scales) * N_EXPERTS * 3);
-    for (size_t i = 0; i < N_EXPERTS * 3; i++) {
+    for (size_t i = 0; i < (size_t)N_EXPERTS * 3; i++) {
         uint8_t *p = data + i * (codes + scales);
 
         data_bytes(p, codes, (uint32_t)i);

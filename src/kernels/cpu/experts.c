@@ -51,7 +51,7 @@ size_t CPU_FN(experts_shared_bytes)(const kernel_limits *l)
 static void place_scratch(job *j)
 {
     uint8_t *p = cpu_shared_scratch(j->k);
-    size_t places = (size_t)(j->n_routed + j->a->n);
+    size_t places = (size_t)j->n_routed + (size_t)j->a->n;
 
     j->first = (int32_t *)(void *)p;
     p += align64(((size_t)j->e->n_experts + 1) * 4);

@@ -191,8 +191,10 @@ INLINE void direct_n(float *out, strip_format format, const strip *s, const floa
 {
     if (n == 1)
         direct(out, format, s, x, 1);
+#if DIRECT > 2
     else if (n == 2)
         direct(out, format, s, x, 2);
+#endif
     else
         direct(out, format, s, x, DIRECT);
 }

@@ -11,14 +11,14 @@ static const size_t block_bytes[] = {
     [STRIP_BF16] = 2048, [STRIP_FP8] = 1024, [STRIP_FP4] = 512 + STRIP};
 
 /* Place of row r, column k of a block of FP8 codes. */
-static inline size_t fp8_place(int r, int k)
+static inline int fp8_place(int r, int k)
 {
 #if defined(CPU_AVX512)
     /* Byte pairs (k, k+1) so that unpacking low and high table bytes gives dwords of rows 0..15
      * (low halves of the 128-bit lanes) and 16..31. */
-    return (size_t)(k / 2 * 64 + r % 16 / 4 * 16 + r / 16 * 8 + r % 4 * 2 + k % 2);
+    return k / 2 * 64 + r % 16 / 4 * 16 + r / 16 * 8 + r % 4 * 2 + k % 2;
 #else
-    return (size_t)(k * STRIP + r);
+    return k * STRIP + r;
 #endif
 }
 
