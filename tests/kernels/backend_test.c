@@ -149,6 +149,7 @@ static void check_selection(kernels *k, const op_case *c, float *const *all, con
         int64_t width;
         float *y = op_fetch(o, out, &width);
 
+        DI_CHECK(all[out]);
         for (int i = 0; i < n; i++) {
             int64_t both = width < widths[out] ? width : widths[out];
             const float *a = y + i * width, *b = all[out] + item[i] * widths[out];
