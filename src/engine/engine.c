@@ -227,12 +227,12 @@ static di_code open_store(di_engine *e, di_status *st)
 {
     const kv_layout *l = model_kv_layout(e->x.m);
     int64_t tokens = e->opt.kv_tokens ? e->opt.kv_tokens : default_kv_tokens(e, l), bytes;
-    int64_t least = e->max_context + 4 * (1 + e->max_draft);
+    int64_t least = e->max_context + 4 * (1 + (int64_t)e->max_draft);
     size_t ring = (size_t)l->n_rings * (size_t)l->window * l->ring_row_bytes;
     kv_store_options o = {.layout = l,
                           .n_encoder_rings = model_n_encoder_rings(e->x.m),
                           .max_seqs = e->opt.max_seqs,
-                          .max_context = e->max_context + 4 * (1 + e->max_draft),
+                          .max_context = e->max_context + 4 * (1 + (int64_t)e->max_draft),
                           .no_cache = e->opt.no_prefix_cache};
 
     tokens = !e->opt.kv_tokens && tokens < least ? least : tokens;
@@ -348,7 +348,7 @@ di_code di_engine_start(di_engine **out, di_model *m, const di_engine_options *o
                          .max_logit_rows = e->opt.max_batched_tokens,
                          .max_seqs = e->opt.max_seqs,
                          .max_draft = e->max_draft,
-                         .context = e->max_context + 4 * (1 + e->max_draft),
+                         .context = e->max_context + 4 * (1 + (int64_t)e->max_draft),
                          .progress = m->opt.progress,
                          .progress_arg = m->opt.progress_arg};
     if (mo.context > e->cfg->max_context)

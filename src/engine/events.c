@@ -83,6 +83,7 @@ static queued_event *copy_event(const di_event *ev)
 
 static void enqueue(di_engine *e, queued_event *q)
 {
+    DI_CHECK(e); /* a request lives inside an engine */
     pthread_mutex_lock(&e->lock);
     if (e->event_last)
         e->event_last->next = q;

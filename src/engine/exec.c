@@ -262,8 +262,9 @@ static void propose(di_engine *e, const job *j)
     if (n == 0 || model_draft(x->m, x->draft, n, block, x->draft_out, x->draft_conf, NULL) != DI_OK)
         return;
     for (int k = 0; k < n; k++)
-        keep_drafts(choice_of(j->plan.part[x->draft_part[k]].item), x->draft_out + k * block,
-                    x->draft_conf + k * block, block);
+        keep_drafts(choice_of(j->plan.part[x->draft_part[k]].item),
+                    x->draft_out + (size_t)k * (size_t)block,
+                    x->draft_conf + (size_t)k * (size_t)block, block);
 }
 
 /* ---- a step ---- */

@@ -154,6 +154,7 @@ static di_code init_choice(di_request *r, int idx, const tok_ids *prompt, di_sta
     c->x.ids = mem_try_calloc(cap, sizeof *c->x.ids);
     if (!c->x.ids)
         return di_fail(st, DI_E_NOMEM, "no memory for %zu tokens", cap);
+    DI_CHECK(prompt->ids); /* an empty prompt was refused */
     memcpy(c->x.ids, prompt->ids, prompt->n * sizeof *prompt->ids);
     r->sampling.choice = (uint32_t)idx;
     DI_TRY(sampler_new(&c->x.sampler, &r->sampling, e->vocab, prompt->ids, r->n_prompt, st));

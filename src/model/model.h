@@ -66,8 +66,8 @@ di_code model_forward(model *m, const seq_rows *seq, int n_seqs, float **logits,
  * stop. */
 int64_t model_exact_tail(const model *m);
 
-/* Rings of the layers up to and with the last KV owner: what an encoder checkpoint holds. All of the
- * backbone's when rows cannot stop. */
+/* Rings of the layers up to and with the last KV owner: what an encoder checkpoint holds. All of
+ * the backbone's when rows cannot stop. */
 int model_n_encoder_rings(const model *m);
 
 /* Work of a row that stops behind the last KV owner, as a share of a whole row's; 1 when none can.

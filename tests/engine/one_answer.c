@@ -13,8 +13,8 @@
  *
  * Round K is a function of S and K: it can be run again alone. With --state the number of rounds
  * done is kept in FILE and a later call goes on there. Of several models the first two take turns,
- * the third has every twentieth round. --demand: a run of 8 rounds that saw no preemption, no token from the
- * cache or no accepted draft fails. Ends with "N passed, N failed". */
+ * the third has every twentieth round. --demand: a run of 8 rounds that saw no preemption, no token
+ * from the cache or no accepted draft fails. Ends with "N passed, N failed". */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
