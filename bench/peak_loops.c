@@ -80,7 +80,7 @@ AVX512 static void read_512(const char *p, size_t bytes)
     for (int j = 0; j < 4; j++)
         s[j] = _mm512_setzero_si512();
     for (size_t i = 0; i + 256 <= bytes; i += 256)
-        for (int j = 0; j < 4; j++)
+        for (size_t j = 0; j < 4; j++)
             s[j] = _mm512_or_si512(s[j], _mm512_load_si512(p + i + 64 * j));
     s[0] = _mm512_or_si512(_mm512_or_si512(s[0], s[1]), _mm512_or_si512(s[2], s[3]));
     __asm__ volatile("" : : "x"(s[0]));
@@ -93,7 +93,7 @@ AVX2 static void read_256(const char *p, size_t bytes)
     for (int j = 0; j < 4; j++)
         s[j] = _mm256_setzero_si256();
     for (size_t i = 0; i + 128 <= bytes; i += 128)
-        for (int j = 0; j < 4; j++)
+        for (size_t j = 0; j < 4; j++)
             s[j] = _mm256_or_si256(s[j], _mm256_load_si256((const void *)(p + i + 32 * j)));
     s[0] = _mm256_or_si256(_mm256_or_si256(s[0], s[1]), _mm256_or_si256(s[2], s[3]));
     __asm__ volatile("" : : "x"(s[0]));
