@@ -59,16 +59,30 @@ void file_map_close(file_map *m)
     *m = (file_map){0};
 }
 
-void file_map_drop(const file_map *m, size_t offset, size_t bytes)
+static void advise(const file_map *m, size_t offset, size_t bytes, int advice)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t begin = offset / page * page, end;
 
     if (!size_add(offset, bytes, &end) || end > m->bytes)
         end = m->bytes;
-    /* A page shared with a neighbour that is still in use is only read again: the map is clean. */
     if (begin < end)
-        madvise((void *)(m->data + begin), end - begin, MADV_DONTNEED);
+        madvise((void *)(m->data + begin), end - begin, advice);
+}
+
+void file_map_drop(const file_map *m, size_t offset, size_t bytes)
+{
+    /* A page shared with a neighbour that is still in use is only read again: the map is clean. */
+    advise(m, offset, bytes, MADV_DONTNEED);
+}
+
+void file_map_need(const file_map *m, size_t offset, size_t bytes)
+{
+#ifdef MADV_POPULATE_READ
+    advise(m, offset, bytes, MADV_POPULATE_READ);
+#else
+    advise(m, offset, bytes, MADV_WILLNEED);
+#endif
 }
 
 /* Read until the end of the file or until `cap` bytes are there; -1 with errno set on failure. */

@@ -18,6 +18,9 @@ void file_map_close(file_map *m);
 /* Tell the kernel that the pages of [offset, offset+bytes) are not needed any more. */
 void file_map_drop(const file_map *m, size_t offset, size_t bytes);
 
+/* Make the pages of [offset, offset+bytes) resident; advice, which may be ignored. */
+void file_map_need(const file_map *m, size_t offset, size_t bytes);
+
 /* Read a whole file of at most max_bytes; *out is 0-terminated and freed with mem_free.
  * Errors: IO, FORMAT when it is larger, NOMEM. */
 di_code file_read(char **out, size_t *n, const char *path, size_t max_bytes, di_status *st);

@@ -112,3 +112,8 @@ size_t map_count(const map *m)
 {
     return m->count;
 }
+
+size_t map_bytes(const map *m)
+{
+    return sizeof *m + m->cap * sizeof *m->slots + arena_bytes(m->keys);
+}

@@ -19,3 +19,6 @@ int map_insert(map *m, const void *key, size_t n, uint32_t value);
 bool map_find(const map *m, const void *key, size_t n, uint32_t *value);
 
 size_t map_count(const map *m);
+
+/* Bytes held from the heap. */
+size_t map_bytes(const map *m);

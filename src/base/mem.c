@@ -5,6 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+#define HUGE_BYTES ((size_t)2 << 20)
+#define PAGE_BYTES ((size_t)4096)
+#define MIN_ALIGN  ((size_t)64)
 
 static atomic_uint_fast64_t n_tries;
 static atomic_uint_fast64_t fail_at; /* try number that fails, 0 = never */
@@ -44,27 +51,58 @@ void *mem_try_realloc(void *p, size_t count, size_t size)
     return realloc(p, bytes ? bytes : 1);
 }
 
-void *mem_try_aligned(size_t bytes, size_t align)
+size_t mem_aligned_bytes(size_t bytes)
 {
-    const size_t huge = (size_t)2 << 20;
+    size_t unit = bytes >= HUGE_BYTES ? PAGE_BYTES : MIN_ALIGN;
+
+    if (bytes > SIZE_MAX - unit)
+        return SIZE_MAX;
+    return bytes ? (bytes + unit - 1) / unit * unit : unit;
+}
+
+/* Room for `bytes`, a multiple of what mem_aligned_bytes rounds to; the content is undefined. */
+static void *aligned(size_t bytes, size_t align)
+{
     void *p = NULL;
 
-    if (bytes >= huge && align < huge)
-        align = huge;
+    if (bytes >= HUGE_BYTES && align < HUGE_BYTES)
+        align = HUGE_BYTES;
     if (bytes > SIZE_MAX - align || !may_allocate())
         return NULL;
-    bytes = (bytes + align - 1) / align * align;
-    if (posix_memalign(&p, align, bytes ? bytes : align) != 0)
+    if (posix_memalign(&p, align, bytes) != 0)
         return NULL;
-    if (bytes >= huge) {
+    if (bytes >= HUGE_BYTES)
         madvise(p, bytes, MADV_HUGEPAGE); /* advice: failure only costs speed */
-        /* Pages of private memory that are dropped read as zero: a pool of many gigabytes costs
-         * nothing until it is used. */
-        if (madvise(p, bytes, MADV_DONTNEED) == 0)
-            return p;
-    }
-    memset(p, 0, bytes ? bytes : align);
     return p;
+}
+
+void *mem_try_aligned(size_t bytes, size_t align)
+{
+    size_t room = mem_aligned_bytes(bytes);
+    void *p = aligned(room, align);
+
+    /* Pages of private memory that are dropped read as zero: a pool of many gigabytes costs nothing
+     * until it is used. */
+    if (p && (room < HUGE_BYTES || madvise(p, room, MADV_DONTNEED) != 0))
+        memset(p, 0, room);
+    return p;
+}
+
+void *mem_try_resident(size_t bytes, size_t align)
+{
+    size_t room = mem_aligned_bytes(bytes);
+    void *p = aligned(room, align);
+
+    if (p)
+        memset(p, 0, room);
+    return p;
+}
+
+void mem_trim(void)
+{
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
 }
 
 char *mem_try_strndup(const char *s, size_t n)

@@ -19,6 +19,16 @@ void *mem_try_realloc(void *p, size_t count, size_t size);
  * use 2 MiB pages. Free with mem_free. NULL when out of memory. */
 void *mem_try_aligned(size_t bytes, size_t align);
 
+/* The same with every page there at once: what each step uses is paid for before the first one, and
+ * its size is known in advance. */
+void *mem_try_resident(size_t bytes, size_t align);
+
+/* What the two take for `bytes`, which are rounded up; SIZE_MAX on overflow. */
+size_t mem_aligned_bytes(size_t bytes);
+
+/* Give memory that was freed back to the system: once, after loading. */
+void mem_trim(void);
+
 /* Copy of a string, or of its first n bytes with a 0 behind. NULL when out of memory. */
 char *mem_try_strdup(const char *s);
 char *mem_try_strndup(const char *s, size_t n);

@@ -416,6 +416,13 @@ const ckpt_tensor *checkpoint_find(const checkpoint *c, const char *fmt, ...)
     return &c->tensor[c->found[at].table];
 }
 
+void checkpoint_need(const checkpoint *c, const ckpt_tensor *t)
+{
+    const st_file *f = c->shard[t->shard];
+
+    st_file_need(f, t->offset - st_file_data_offset(f), t->bytes);
+}
+
 void checkpoint_drop(const checkpoint *c, const ckpt_tensor *t)
 {
     const st_file *f = c->shard[t->shard];

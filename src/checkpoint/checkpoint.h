@@ -56,3 +56,6 @@ di_code checkpoint_verify(const checkpoint *c, ckpt_progress progress, void *arg
 
 /* The pages of this tensor are not needed any more (it has been copied). */
 void checkpoint_drop(const checkpoint *c, const ckpt_tensor *t);
+
+/* Make the pages of this tensor resident: it is read all the time. */
+void checkpoint_need(const checkpoint *c, const ckpt_tensor *t);

@@ -190,6 +190,12 @@ const void *st_file_data(const st_file *f, const st_tensor *t)
     return f->map.data ? f->map.data + f->data_offset + t->offset : NULL;
 }
 
+void st_file_need(const st_file *f, size_t from, size_t bytes)
+{
+    if (f->map.data)
+        file_map_need(&f->map, f->data_offset + from, bytes);
+}
+
 void st_file_drop(const st_file *f, size_t from, size_t bytes)
 {
     if (f->map.data)

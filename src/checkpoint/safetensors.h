@@ -61,6 +61,8 @@ const st_tensor *st_file_find(const st_file *f, const char *name);
 const void *st_file_data(const st_file *f, const st_tensor *t);
 /* The pages of bytes [from, from + bytes) of the data part are not needed any more. */
 void st_file_drop(const st_file *f, size_t from, size_t bytes);
+/* ... are read all the time: make them resident. */
+void st_file_need(const st_file *f, size_t from, size_t bytes);
 
 /* "[3,4]" into out, for messages; cut when it does not fit. Returns out. */
 const char *st_shape_text(char *out, size_t cap, const int64_t *shape, int n_dims);

@@ -121,8 +121,3 @@ uint64_t sizes_sequence(const model_sizes *s, int64_t tokens)
 
     return blocks * round_up(s->kv_block_bytes) + s->fixed_bytes;
 }
-
-uint64_t sizes_memory(const model_sizes *s, int64_t tokens)
-{
-    return s->loaded_bytes + s->part[CKPT_PART_EMBED].bytes + sizes_sequence(s, tokens);
-}

@@ -23,7 +23,9 @@ typedef struct model_sizes {
      * A prompt token in front of the replayed tail needs the layers before the last KV source and
      * that layer's KV and index-key projections (spec section 9). */
     uint64_t active_prompt, active_output;
-    uint64_t loaded_bytes; /* weights that are held in memory, re-ordered, at the same size */
+    /* Weights that are held in memory, as stored; model_memory_of (model/model.h) says what a back
+     * end makes of them and what else a run takes. */
+    uint64_t loaded_bytes;
     uint64_t mapped_bytes; /* tables that are read row by row from the files: embedding, Engram */
     /* State of a sequence (spec 4.9) */
     double kv_token_bytes;     /* growing, per token: 890 for the release */
@@ -39,7 +41,3 @@ void sizes_of(model_sizes *s, const model_config *c);
 
 /* State of one sequence of `tokens` tokens, whole blocks. */
 uint64_t sizes_sequence(const model_sizes *s, int64_t tokens);
-
-/* Memory needed to run one sequence of `tokens` tokens: loaded weights, the embedding table (which
- * is used all the time) and the sequence. Engram tables are left to the page cache. */
-uint64_t sizes_memory(const model_sizes *s, int64_t tokens);

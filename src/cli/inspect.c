@@ -9,17 +9,18 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/sizes.h"
 #include "cli/cli.h"
+#include "cli/memory.h"
 #include "cli/options.h"
+#include "cli/session.h"
 
-#define NAME            "inspect"
-#define DEFAULT_CONTEXT 131072
+#define NAME "inspect"
 
 typedef struct report {
     const checkpoint *c;
     const model_config *cfg;
     model_sizes sizes;
-    int64_t context; /* tokens of the sequence that memory is counted for */
-    bool verified;   /* scales were read */
+    memory_report mem;
+    bool verified; /* scales were read */
     const di_status *finding;
 } report;
 
@@ -78,13 +79,13 @@ static const char *grouped(char buf[32], uint64_t v)
 }
 
 /* Three or four significant digits with a unit: parameters by thousands, bytes by 1,024. */
-static const char *scaled(char buf[32], uint64_t v, double step, const char *const *units)
+static const char *scaled(char buf[32], uint64_t v, double unit, const char *const *units)
 {
     double x = (double)v;
     int i = 0;
 
-    while (x >= step && units[i + 1]) {
-        x /= step;
+    while (x >= unit && units[i + 1]) {
+        x /= unit;
         i++;
     }
     snprintf(buf, 32, "%.*f%s%s", i == 0 ? 0 : 2, x, *units[i] ? " " : "", units[i]);
@@ -190,7 +191,7 @@ static void print_layers(const report *r)
 static void print_costs(const report *r)
 {
     const model_sizes *s = &r->sizes;
-    char a[32], b[32], d[32], e[32];
+    char a[32], b[32], d[32];
 
     printf("active parameters    %s per prompt token, %s per output token\n",
            human_params(a, s->active_prompt), human_params(b, s->active_output));
@@ -198,14 +199,34 @@ static void print_costs(const report *r)
            "%s bytes\n",
            s->kv_token_bytes, grouped(a, s->ring_bytes), grouped(b, s->draft_ring_bytes),
            grouped(d, s->open_bytes));
-    printf("memory to run        %s: weights %s, embedding %s, one sequence of %" PRId64
-           " tokens %s\n",
-           human_bytes(a, sizes_memory(s, r->context)), human_bytes(b, s->loaded_bytes),
-           human_bytes(d, s->part[CKPT_PART_EMBED].bytes), r->context,
-           human_bytes(e, sizes_sequence(s, r->context)));
+}
+
+static void print_memory(const report *r)
+{
+    const memory_report *m = &r->mem;
+    const model_memory *p = &m->model;
+    char a[32], b[32], d[32];
+
+    printf("memory needed        %s for %d %s of up to 128 tokens each, and %s for each 1,000 "
+           "tokens more; %s when all have %s tokens\n",
+           human_bytes(a, m->total), m->opt.n_seqs, m->opt.n_seqs == 1 ? "sequence" : "sequences",
+           human_bytes(b, (uint64_t)memory_per_1000(m)), human_bytes(d, m->full),
+           grouped((char[32]){0}, (uint64_t)m->opt.context));
+    printf("  weights            %s as back end %s holds them\n", human_bytes(a, p->weights),
+           m->backend);
+    printf("  embedding          %s, mapped, read all the time\n", human_bytes(a, p->embedding));
+    printf("  step buffers       %s\n", human_bytes(a, p->step));
+    printf("  kernel scratch     %s for %d %s\n", human_bytes(a, p->scratch), m->opt.threads,
+           m->opt.threads == 1 ? "thread" : "threads");
+    printf("  tokenizer          %s%s\n", human_bytes(a, m->tokenizer),
+           m->tokenizer_read ? "" : ", estimated from the vocabulary");
+    printf("  sequences          %s, and %s in the first block of each\n",
+           human_bytes(a, m->sequences), human_bytes(b, (uint64_t)m->opt.n_seqs * p->block));
+    printf("  process            %s\n", human_bytes(a, m->process));
     if (r->cfg->n_engram > 0)
-        printf("read from the files  %s of Engram tables, row by row\n",
-               human_bytes(a, s->part[CKPT_PART_ENGRAM_TABLES].bytes));
+        printf("  Engram rows        %s of %s tables, mapped and read on demand: the system takes "
+               "them back\n",
+               human_bytes(a, p->engram_used), human_bytes(b, p->engram));
 }
 
 static void print_text(const report *r)
@@ -214,6 +235,7 @@ static void print_text(const report *r)
     print_parts(r);
     print_layers(r);
     print_costs(r);
+    print_memory(r);
     if (r->verified)
         printf("scales               %s\n",
                r->finding->code == DI_OK ? "all sound" : r->finding->message);
@@ -284,13 +306,33 @@ static void json_costs(json_write *w, const report *r)
     jw_field(w, "ring_bytes_per_sequence", s->ring_bytes);
     jw_field(w, "draft_ring_bytes_per_sequence", s->draft_ring_bytes);
     jw_field(w, "open_group_bytes_per_sequence", s->open_bytes);
+}
+
+static void json_memory(json_write *w, const memory_report *m)
+{
+    const model_memory *p = &m->model;
+
     jw_key(w, "memory");
     jw_object(w);
-    jw_field(w, "context", (uint64_t)r->context);
-    jw_field(w, "weights", s->loaded_bytes);
-    jw_field(w, "embedding", s->part[CKPT_PART_EMBED].bytes);
-    jw_field(w, "sequence", sizes_sequence(s, r->context));
-    jw_field(w, "total", sizes_memory(s, r->context));
+    jw_field(w, "context", (uint64_t)m->opt.context);
+    jw_field(w, "sequences", (uint64_t)m->opt.n_seqs);
+    jw_field(w, "threads", (uint64_t)m->opt.threads);
+    jw_key(w, "backend");
+    jw_cstr(w, m->backend);
+    jw_field(w, "weights", p->weights);
+    jw_field(w, "embedding", p->embedding);
+    jw_field(w, "step_buffers", p->step);
+    jw_field(w, "kernel_scratch", p->scratch);
+    jw_field(w, "tokenizer", m->tokenizer);
+    jw_field(w, "sequence_state", m->sequences);
+    jw_field(w, "sequence_blocks", (uint64_t)m->opt.n_seqs * p->block);
+    jw_field(w, "process", m->process);
+    jw_field(w, "engram_rows", p->engram_used);
+    jw_field(w, "total", m->total);
+    jw_key(w, "per_1000_tokens");
+    jw_number(w, memory_per_1000(m));
+    jw_field(w, "total_full", m->full);
+    jw_field(w, "mapped_on_demand", p->engram);
     jw_end(w);
 }
 
@@ -312,6 +354,7 @@ static void json_report(json_write *w, const report *r)
     json_part(w, "backbone", &r->sizes.backbone);
     json_part(w, "total", &r->sizes.total);
     json_costs(w, r);
+    json_memory(w, &r->mem);
     json_layers(w, r->cfg);
     if (r->verified) {
         jw_key(w, "scales_sound");
@@ -361,7 +404,8 @@ static void verify(const report *r, bool quiet, di_status *finding)
 typedef struct arguments {
     const char *dir;
     bool json, verify, quiet;
-    int64_t context;
+    const char *backend;
+    int64_t context, batch, threads;
 } arguments;
 
 static opt_result parse(arguments *a, int argc, char **argv, di_status *st)
@@ -381,9 +425,29 @@ static opt_result parse(arguments *a, int argc, char **argv, di_status *st)
          .kind = OPT_INT,
          .to = &a->context,
          .arg = "N",
-         .help = "sequence that memory is counted for (default: the model's, up to 131072)",
+         .help = "memory for sequences of N tokens (default: the model's, up to 65536)",
          .min = 1,
-         .max = (double)((int64_t)1 << 40)},
+         .max = 1 << 24},
+        {.name = "batch",
+         .kind = OPT_INT,
+         .to = &a->batch,
+         .arg = "N",
+         .help = "... for N sequences at the same time (default: 16)",
+         .min = 1,
+         .max = 256},
+        {.name = "threads",
+         .letter = 't',
+         .kind = OPT_INT,
+         .to = &a->threads,
+         .arg = "N",
+         .help = "... for N threads (default: one per processor)",
+         .min = 1,
+         .max = 256},
+        {.name = "backend",
+         .kind = OPT_STRING,
+         .to = &a->backend,
+         .arg = "NAME",
+         .help = "... with avx512, avx2 or ref (default: auto, the fastest here)"},
         {.name = "quiet",
          .letter = 'q',
          .kind = OPT_FLAG,
@@ -417,14 +481,15 @@ static di_code run(const arguments *a, di_status *finding, di_status *st)
 {
     checkpoint *c = NULL;
     report r = {.verified = a->verify, .finding = finding};
+    memory_options mo = {
+        .backend = a->backend, .threads = (int)a->threads, .n_seqs = (int)a->batch};
     di_code rc = DI_OK;
 
     DI_TRY(checkpoint_open(&c, a->dir, !a->verify, st));
     r.c = c;
     r.cfg = checkpoint_config(c);
-    r.context = a->context                             ? a->context
-                : r.cfg->max_context < DEFAULT_CONTEXT ? r.cfg->max_context
-                                                       : DEFAULT_CONTEXT;
+    mo.context = a->context ? a->context : session_default_context(r.cfg);
+    DI_TRY(memory_predict(&r.mem, c, &mo, st));
     sizes_of(&r.sizes, r.cfg);
     if (a->verify)
         verify(&r, a->quiet, finding);
@@ -439,7 +504,7 @@ done:
 
 int cli_inspect(int argc, char **argv)
 {
-    arguments a = {.dir = NULL};
+    arguments a = {.backend = "auto", .batch = 16};
     di_status st = {.code = DI_OK}, finding = {.code = DI_OK};
 
     switch (parse(&a, argc, argv, &st)) {

@@ -12,7 +12,7 @@
 
 const char *const session_numerics[] = {"release", "cache", "f32", NULL};
 
-static numerics numerics_of(const char *name)
+numerics session_numerics_of(const char *name)
 {
     if (strcmp(name, "cache") == 0)
         return NUMERICS_CACHE;
@@ -36,6 +36,11 @@ static void show_progress(void *arg, uint64_t done, uint64_t total)
     progress_set(p, done);
 }
 
+int64_t session_default_context(const model_config *c)
+{
+    return c->max_context < CONTEXT_DEFAULT ? c->max_context : CONTEXT_DEFAULT;
+}
+
 static di_code choose_context(session *s, int64_t asked, di_status *st)
 {
     int64_t longest = s->cfg->max_context;
@@ -44,7 +49,7 @@ static di_code choose_context(session *s, int64_t asked, di_status *st)
         return di_fail(st, DI_E_INVALID,
                        "--context is %lld, but this model's longest sequence is %lld",
                        (long long)asked, (long long)longest);
-    s->context = asked ? asked : longest < CONTEXT_DEFAULT ? longest : CONTEXT_DEFAULT;
+    s->context = asked ? asked : session_default_context(s->cfg);
     return DI_OK;
 }
 
@@ -94,8 +99,9 @@ done:
 
 di_code session_open(session *s, const session_options *o, const session_limits *lim, di_status *st)
 {
-    const kernels_options ko = {
-        .backend = o->backend, .numerics = numerics_of(o->numerics), .n_threads = (int)o->threads};
+    const kernels_options ko = {.backend = o->backend,
+                                .numerics = session_numerics_of(o->numerics),
+                                .n_threads = (int)o->threads};
     di_code rc;
 
     *s = (session){0};
@@ -109,6 +115,7 @@ di_code session_open(session *s, const session_options *o, const session_limits 
     DI_TRY(session_load_tokenizer(&s->tok, o->model, st));
     DI_TRY(kernels_open(&s->k, &ko, st));
     DI_TRY(open_model(s, o, lim, st));
+    mem_trim(); /* what was needed to read the files */
 done:
     if (rc != DI_OK)
         session_close(s);

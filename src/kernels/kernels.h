@@ -68,6 +68,14 @@ typedef struct kernel_ops {
     di_code (*load_experts)(kernels *k, const experts_src *src, weight **out, di_status *st);
     void (*unload)(kernels *k, weight *w);
 
+    /* Bytes that load and load_experts take for a source, of which only names, kinds and shapes are
+     * read: memory of the back end's own, or pages of the file that every step uses. 0 for tables:
+     * they stay mapped. */
+    size_t (*weight_bytes)(const kernels *k, const weight_src *src);
+    size_t (*experts_bytes)(const kernels *k, const experts_src *src);
+    /* Bytes that reserve takes; SIZE_MAX when they exceed all memory. */
+    size_t (*scratch_bytes)(const kernels *k, const kernel_limits *lim);
+
     /* Scratch for these limits; may be called again with larger ones. */
     di_code (*reserve)(kernels *k, const kernel_limits *lim, di_status *st);
     size_t (*q8_row_bytes)(const kernels *k, int cols);

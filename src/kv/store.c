@@ -90,7 +90,7 @@ di_code kv_store_new(kv_store **out, const kv_store_options *opt, di_status *st)
     s->unit_mem = mem_try_aligned(units * s->unit_bytes, 64);
     s->free_units = mem_try_calloc(units, sizeof *s->free_units);
     s->ckpts = mem_try_calloc(units, sizeof *s->ckpts);
-    s->seq_mem = mem_try_aligned(m * ALIGN64(l->fixed_bytes), 64);
+    s->seq_mem = mem_try_resident(m * ALIGN64(l->fixed_bytes), 64); /* all of it is used */
     s->table_mem = mem_try_calloc(m * (size_t)s->max_blocks, sizeof *s->table_mem);
     s->seqs = mem_try_calloc(m, sizeof *s->seqs);
     if (!s->block_mem || !s->blocks || !s->nodes || !s->buckets || !s->heap || !s->unit_mem ||
@@ -106,6 +106,13 @@ di_code kv_store_new(kv_store **out, const kv_store_options *opt, di_status *st)
     link_free_lists(s);
     *out = s;
     return DI_OK;
+}
+
+size_t kv_store_start_bytes(size_t fixed_bytes, int64_t n_blocks, int max_seqs)
+{
+    size_t per_block = sizeof *((kv_store *)NULL)->blocks + sizeof *((kv_store *)NULL)->nodes;
+
+    return (size_t)max_seqs * ALIGN64(fixed_bytes) + (size_t)n_blocks * per_block;
 }
 
 void kv_store_free(kv_store *s)

@@ -49,6 +49,9 @@ typedef struct kv_store_options {
 
 /* All memory is taken here. Errors: INVALID, NOMEM (says how many bytes). */
 di_code kv_store_new(kv_store **out, const kv_store_options *opt, di_status *st);
+/* What a store takes at once: fixed state of sequences, lists of blocks. Blocks and checkpoints
+ * come on top as they are used. */
+size_t kv_store_start_bytes(size_t fixed_bytes, int64_t n_blocks, int max_seqs);
 void kv_store_free(kv_store *s); /* all sequences closed before */
 
 /* A copy of state between two host places. */

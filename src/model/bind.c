@@ -14,7 +14,8 @@ typedef struct binder {
     di_status *st;
     di_code rc;
     uint64_t done, total;
-    fp4_part *fp4; /* [3][experts] */
+    fp4_part *fp4;     /* [3][experts] */
+    model_memory *mem; /* of sizing; else NULL */
 } binder;
 
 static bool keep(binder *b, weight *w)
@@ -54,7 +55,7 @@ static weight_part quantised(binder *b, const char *name)
     t = find(b, full);
     snprintf(full, sizeof full, "%s.scale", name);
     s = find(b, full);
-    if (!b->rc)
+    if (!b->rc && !b->mem)
         b->rc = checkpoint_scale_check(b->m->ckpt, s, b->st);
     if (b->rc)
         return (weight_part){0};
@@ -65,7 +66,7 @@ static void loaded(binder *b, const ckpt_tensor *t, bool drop)
 {
     const model_options *o = &b->m->opt;
 
-    if (!t)
+    if (!t || b->mem)
         return;
     b->done += t->bytes;
     if (drop)
@@ -80,10 +81,26 @@ static void loaded_quantised(binder *b, const char *name, bool drop)
     loaded(b, checkpoint_find(b->m->ckpt, "%s.scale", name), drop);
 }
 
+/* What a weight takes: memory of the back end, or mapped rows. */
+static void add_size(binder *b, const weight_src *src)
+{
+    size_t rows = (size_t)src->part[0].rows, cols = (size_t)src->cols;
+
+    b->mem->weights += b->m->k->ops->weight_bytes(b->m->k, src);
+    if (src->kind == WEIGHT_BF16_TABLE)
+        b->mem->embedding += rows * cols * 2;
+    else if (src->kind == WEIGHT_FP8_TABLE)
+        b->mem->engram += rows * (cols + (cols + 31) / 32);
+}
+
 static weight *load(binder *b, const weight_src *src)
 {
     weight *w = NULL;
 
+    if (b->mem && !b->rc)
+        add_size(b, src);
+    if (b->mem)
+        return NULL;
     if (!b->rc)
         b->rc = b->m->k->ops->load(b->m->k, src, &w, b->st);
     if (b->rc)
@@ -142,7 +159,7 @@ static weight *fp8(binder *b, weight_kind kind, const char *prefix, const char *
     t = checkpoint_find(b->m->ckpt, "%s.weight", n1);
     src.cols = t->shape[1];
     w = load(b, &src);
-    if (b->rc)
+    if (!w)
         return NULL;
     loaded_quantised(b, n1, kind != WEIGHT_FP8_TABLE);
     if (second)
@@ -223,6 +240,10 @@ static void bind_experts(binder *b, int l, const char *p)
     src.shared_w1 = shared[0];
     src.shared_w3 = shared[1];
     src.shared_w2 = shared[2];
+    if (b->mem && !b->rc)
+        b->mem->weights += b->m->k->ops->experts_bytes(b->m->k, &src);
+    if (b->mem)
+        return;
     if (!b->rc)
         b->rc = b->m->k->ops->load_experts(b->m->k, &src, &w, b->st);
     if (b->rc)
@@ -292,9 +313,23 @@ static bool is_vision(const char *name)
            !strncmp(name, "image_", 6);
 }
 
-di_code model_bind(model *m, di_status *st)
+/* Reading around a fault has brought pages back that were dropped: now all go that are not tables,
+ * and tables that every step reads are made resident. */
+static void settle_pages(const binder *b)
 {
-    binder b = {.m = m, .st = st};
+    const checkpoint *c = b->m->ckpt;
+    int n_stages = b->m->plan.n_stages;
+
+    for (size_t i = 0; i < checkpoint_n_tensors(c); i++)
+        checkpoint_drop(c, checkpoint_tensor(c, i));
+    checkpoint_need(c, checkpoint_find(c, "embed.weight"));
+    if (n_stages > 0)
+        checkpoint_need(c, checkpoint_find(c, "mtp.%d.markov_head.embed.weight", n_stages - 1));
+}
+
+di_code model_bind(model *m, model_memory *mem, di_status *st)
+{
+    binder b = {.m = m, .mem = mem, .st = st};
     int most = m->cfg.n_experts > m->cfg.draft_experts ? m->cfg.n_experts : m->cfg.draft_experts;
 
     b.fp4 = mem_try_calloc(3 * (size_t)most, sizeof *b.fp4);
@@ -308,6 +343,8 @@ di_code model_bind(model *m, di_status *st)
     for (int l = 0; l < m->plan.n_layers + m->plan.n_stages && !b.rc; l++)
         bind_layer(&b, l);
     bind_ends(&b);
+    if (!b.rc && !mem)
+        settle_pages(&b);
     if (!b.rc && m->opt.progress)
         m->opt.progress(m->opt.progress_arg, b.total, b.total);
     mem_free(b.fp4);

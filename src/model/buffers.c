@@ -1,4 +1,7 @@
-/* Buffers of a step, sized once from the limits: nothing is allocated afterwards. */
+/* Buffers of a step, sized once from the limits: nothing is allocated afterwards.
+ *
+ * With m->sizing the same walk only adds up the sizes, so that a prediction cannot differ from what
+ * is taken. */
 #include "model/model_internal.h"
 
 #include "base/mem.h"
@@ -14,8 +17,13 @@ static di_code new_buf(model *m, void *out, size_t count, size_t size, di_status
     size_t bytes;
     void *p = NULL;
 
-    if (size_mul(count, size, &bytes) && m->n_bufs < m->cap_bufs)
-        p = m->k->ops->buf_new(m->k, bytes ? bytes : 1);
+    if (size_mul(count, size, &bytes)) {
+        m->step_bytes += mem_aligned_bytes(bytes);
+        if (m->sizing)
+            return DI_OK;
+        if (m->n_bufs < m->cap_bufs)
+            p = m->k->ops->buf_new(m->k, bytes ? bytes : 1);
+    }
     if (!p)
         return di_fail(st, DI_E_NOMEM,
                        "no memory for %zu x %zu bytes of step buffers; lower the rows of a step",
@@ -25,16 +33,29 @@ static di_code new_buf(model *m, void *out, size_t count, size_t size, di_status
     return DI_OK;
 }
 
+/* Zeroed host memory that model_release frees. */
+static di_code new_host(model *m, void *out, size_t count, size_t size, di_status *st)
+{
+    void *p = NULL;
+
+    m->step_bytes += mem_aligned_bytes(count * size);
+    if (m->sizing)
+        return DI_OK;
+    if (m->n_hosts < m->cap_hosts)
+        p = mem_try_calloc(count ? count : 1, size);
+    if (!p)
+        return di_fail(st, DI_E_NOMEM, "no memory for %zu x %zu bytes of step metadata", count,
+                       size);
+    m->hosts[m->n_hosts++] = p;
+    memcpy(out, &p, sizeof p);
+    return DI_OK;
+}
+
 static di_code new_dual(model *m, dual *d, size_t count, size_t size, di_status *st)
 {
     di_code rc = DI_OK;
 
-    if (m->n_hosts < m->cap_hosts)
-        d->host = mem_try_calloc(count ? count : 1, size);
-    if (!d->host)
-        return di_fail(st, DI_E_NOMEM, "no memory for %zu x %zu bytes of step metadata", count,
-                       size);
-    m->hosts[m->n_hosts++] = d->host;
+    DI_TRY(new_host(m, &d->host, count, size, st));
     DI_TRY(new_buf(m, &d->dev, count, size, st));
 done:
     return rc;
@@ -62,6 +83,7 @@ static di_code reserve_metadata(model *m, di_status *st)
     di_code rc = DI_OK;
     const model_config *c = &m->cfg;
     size_t n = (size_t)m->cap_rows, half = (size_t)m->plan.half;
+    size_t n_seqs = (size_t)m->opt.max_seqs;
     size_t ids = (size_t)c->n_engram * n * (size_t)config_engram_cols(c);
 
     DI_TRY(new_step_rows(m, &m->rows, st));
@@ -82,14 +104,10 @@ static di_code reserve_metadata(model *m, di_status *st)
     DI_TRY(new_dual(m, &m->head_rows, (size_t)m->cap_head, sizeof(int32_t), st));
     DI_TRY(new_buf(m, &m->freq_window, half, sizeof(float), st));
     DI_TRY(new_buf(m, &m->freq_comp, half, sizeof(float), st));
-    m->k->ops->put(m->k, m->freq_window, m->plan.freq_window, half * sizeof(float));
-    m->k->ops->put(m->k, m->freq_comp, m->plan.freq_comp, half * sizeof(float));
-    m->sample = mem_try_calloc((size_t)m->opt.max_seqs, sizeof *m->sample);
-    m->draft_host = mem_try_calloc((size_t)m->opt.max_seqs, sizeof *m->draft_host);
-    m->conf_host = mem_try_calloc((size_t)m->opt.max_seqs, sizeof *m->conf_host);
-    m->lead_row = mem_try_calloc((size_t)m->opt.max_seqs, sizeof *m->lead_row);
-    if (!m->sample || !m->draft_host || !m->conf_host || !m->lead_row)
-        rc = di_fail(st, DI_E_NOMEM, "no memory for step metadata");
+    DI_TRY(new_host(m, &m->sample, n_seqs, sizeof *m->sample, st));
+    DI_TRY(new_host(m, &m->draft_host, n_seqs, sizeof *m->draft_host, st));
+    DI_TRY(new_host(m, &m->conf_host, n_seqs, sizeof *m->conf_host, st));
+    DI_TRY(new_host(m, &m->lead_row, n_seqs, sizeof *m->lead_row, st));
 done:
     return rc;
 }
@@ -230,18 +248,45 @@ static kernel_limits limits(const model *m)
     return lim;
 }
 
-di_code model_reserve(model *m, di_status *st)
+size_t model_scratch_bytes(const model *m)
 {
-    di_code rc = DI_OK;
     kernel_limits lim = limits(m);
 
+    return m->k->ops->scratch_bytes(m->k, &lim);
+}
+
+/* What comes before the buffers: their lists, and the scratch of the operations. */
+static di_code reserve_begin(model *m, di_status *st)
+{
+    kernel_limits lim = limits(m);
+
+    if (m->sizing)
+        return DI_OK;
     m->cap_bufs = m->cap_hosts = MAX_BUFFERS;
     m->bufs = mem_try_calloc(MAX_BUFFERS, sizeof *m->bufs);
     m->hosts = mem_try_calloc(MAX_BUFFERS, sizeof *m->hosts);
     if (!m->bufs || !m->hosts)
         return di_fail(st, DI_E_NOMEM, "no memory for the step's buffers");
-    DI_TRY(m->k->ops->reserve(m->k, &lim, st));
+    return m->k->ops->reserve(m->k, &lim, st);
+}
+
+static void put_frequencies(model *m)
+{
+    size_t bytes = (size_t)m->plan.half * sizeof(float);
+
+    if (m->sizing)
+        return;
+    m->k->ops->put(m->k, m->freq_window, m->plan.freq_window, bytes);
+    m->k->ops->put(m->k, m->freq_comp, m->plan.freq_comp, bytes);
+}
+
+di_code model_reserve(model *m, di_status *st)
+{
+    di_code rc = DI_OK;
+
+    DI_TRY(reserve_begin(m, st));
     DI_TRY(reserve_metadata(m, st));
+    put_frequencies(m);
     DI_TRY(reserve_layers(m, st));
     DI_TRY(reserve_compressed(m, st));
     DI_TRY(reserve_ends(m, st));
@@ -257,9 +302,5 @@ void model_release(model *m)
         mem_free(m->hosts[i]);
     mem_free(m->bufs);
     mem_free(m->hosts);
-    mem_free(m->sample);
-    mem_free(m->draft_host);
-    mem_free(m->conf_host);
-    mem_free(m->lead_row);
     mem_free(m->trace_buf);
 }

@@ -138,6 +138,13 @@ done:
     return rc;
 }
 
+size_t engram_hash_bytes(const model_config *c)
+{
+    size_t cols = (size_t)c->n_engram * (size_t)config_engram_cols(c);
+
+    return sizeof(engram_hash) + (size_t)c->vocab * sizeof(int32_t) + 2 * cols * sizeof(int64_t);
+}
+
 void engram_hash_free(engram_hash *h)
 {
     if (!h)

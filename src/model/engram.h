@@ -16,6 +16,9 @@ di_code engram_hash_new(engram_hash **out, const model_config *c, const int32_t 
                         di_status *st);
 void engram_hash_free(engram_hash *h);
 
+/* Memory of a hash. */
+size_t engram_hash_bytes(const model_config *c);
+
 #define ENGRAM_DEAD (-1) /* compressed id of an image token: ends the look-back */
 
 /* Compressed id of a token. */

@@ -4,6 +4,8 @@
 #include "base/mem.h"
 
 #define DEFAULT_CONTEXT 65536
+#define ENGRAM_TOKENS   ((size_t)1000) /* of a working set */
+#define PAGE_BYTES      ((size_t)4096)
 
 /* Options with the defaults filled in and checked against the configuration. */
 static di_code settle(model *m, const model_options *opt, di_status *st)
@@ -38,6 +40,57 @@ static di_code settle(model *m, const model_options *opt, di_status *st)
     return DI_OK;
 }
 
+/* Everything that follows from configuration and options. */
+static di_code init(model *m, const checkpoint *c, kernels *k, const model_options *opt,
+                    di_status *st)
+{
+    di_code rc = DI_OK;
+
+    m->k = k;
+    m->ckpt = c;
+    m->cfg = *checkpoint_config(c);
+    DI_TRY(settle(m, opt, st));
+    DI_TRY(plan_init(&m->plan, &m->cfg, st));
+    kv_layout_init(&m->layout, k->kv, m->cfg.head_dim, m->cfg.index_dim, m->cfg.window,
+                   m->opt.max_draft, m->plan.n_layers + m->plan.n_stages, m->plan.owner_ratio,
+                   m->plan.n_owners);
+done:
+    return rc;
+}
+
+/* Pages that the Engram rows of ENGRAM_TOKENS tokens lie on, at most the tables. */
+static size_t engram_used(const model_config *c, size_t tables)
+{
+    size_t rows = (size_t)c->n_engram * (size_t)config_engram_cols(c);
+    size_t bytes = rows * ENGRAM_TOKENS * PAGE_BYTES;
+
+    return bytes < tables ? bytes : tables;
+}
+
+di_code model_memory_of(model_memory *out, const checkpoint *c, kernels *k,
+                        const model_options *opt, di_status *st)
+{
+    di_code rc = DI_OK;
+    model *m = mem_try_calloc(1, sizeof *m);
+
+    *out = (model_memory){0};
+    if (!m)
+        return di_fail(st, DI_E_NOMEM, "no memory for a model");
+    m->sizing = true;
+    DI_TRY(init(m, c, k, opt, st));
+    DI_TRY(model_reserve(m, st));
+    DI_TRY(model_bind(m, out, st));
+    out->weights += sizeof *m + (m->cfg.n_engram > 0 ? engram_hash_bytes(&m->cfg) : 0);
+    out->engram_used = m->cfg.n_engram > 0 ? engram_used(&m->cfg, out->engram) : 0;
+    out->step = m->step_bytes;
+    out->scratch = model_scratch_bytes(m);
+    out->sequence = m->layout.fixed_bytes;
+    out->block = m->layout.block_bytes;
+done:
+    model_close(m);
+    return rc;
+}
+
 di_code model_open(model **out, const checkpoint *c, kernels *k, const int32_t *compressed,
                    const model_options *opt, di_status *st)
 {
@@ -47,14 +100,7 @@ di_code model_open(model **out, const checkpoint *c, kernels *k, const int32_t *
     *out = NULL;
     if (!m)
         return di_fail(st, DI_E_NOMEM, "no memory for a model");
-    m->k = k;
-    m->ckpt = c;
-    m->cfg = *checkpoint_config(c);
-    DI_TRY(settle(m, opt, st));
-    DI_TRY(plan_init(&m->plan, &m->cfg, st));
-    kv_layout_init(&m->layout, k->kv, m->cfg.head_dim, m->cfg.index_dim, m->cfg.window,
-                   m->opt.max_draft, m->plan.n_layers + m->plan.n_stages, m->plan.owner_ratio,
-                   m->plan.n_owners);
+    DI_TRY(init(m, c, k, opt, st));
     if (m->cfg.n_engram > 0) {
         if (!compressed) {
             rc = di_fail(st, DI_E_INVALID,
@@ -65,7 +111,7 @@ di_code model_open(model **out, const checkpoint *c, kernels *k, const int32_t *
         DI_TRY(engram_hash_new(&m->hash, &m->cfg, compressed, st));
     }
     DI_TRY(model_reserve(m, st));
-    DI_TRY(model_bind(m, st));
+    DI_TRY(model_bind(m, NULL, st));
     *out = m;
     m = NULL;
 done:

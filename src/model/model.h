@@ -33,6 +33,24 @@ di_code model_open(model **out, const checkpoint *c, kernels *k, const int32_t *
                    const model_options *opt, di_status *st);
 void model_close(model *m);
 
+/* What a model takes, in bytes. */
+typedef struct model_memory {
+    size_t weights;   /* as the back end holds them */
+    size_t embedding; /* mapped tables that every step reads; made resident when loaded */
+    size_t step;      /* buffers and metadata of a step */
+    size_t scratch;   /* of the operations */
+    size_t sequence;  /* fixed state of one sequence: window rings, open groups */
+    size_t block;     /* growing state of one sequence, per KV_BLOCK_TOKENS tokens */
+    /* Engram tables, mapped and read row by row: pages that the system takes back when it needs
+     * them. engram_used: those that the rows of 1,000 tokens lie on. */
+    size_t engram, engram_used;
+} model_memory;
+
+/* What model_open would take, by the same code: nothing is loaded or reserved, and `c` may have
+ * been opened for its headers only. Errors: as model_open, without FORMAT. Thread: any. */
+di_code model_memory_of(model_memory *out, const checkpoint *c, kernels *k,
+                        const model_options *opt, di_status *st);
+
 const model_config *model_cfg(const model *m);
 const kv_layout *model_kv_layout(const model *m);
 

@@ -124,7 +124,9 @@ struct model {
     int32_t *draft_host;                        /* [max_seqs] host */
     float *conf_host;                           /* [max_seqs] host */
     model_buffers b;
-    void **bufs; /* every device buffer, for free */
+    bool sizing;       /* nothing is loaded or allocated: sizes are added up */
+    size_t step_bytes; /* of all buffers below, and of their host halves */
+    void **bufs;       /* every device buffer, for free */
     int n_bufs, cap_bufs;
     void **hosts; /* every host half of a dual */
     int n_hosts, cap_hosts;
@@ -140,12 +142,13 @@ struct model {
     size_t trace_cap;
 };
 
-/* bind.c: load every weight. */
-di_code model_bind(model *m, di_status *st);
+/* bind.c: load every weight; with m->sizing, add up what they take instead. */
+di_code model_bind(model *m, model_memory *mem, di_status *st);
 void model_unbind(model *m);
 
-/* buffers.c: everything that a step needs. */
+/* buffers.c: everything that a step needs; with m->sizing, its sizes alone (m->step_bytes). */
 di_code model_reserve(model *m, di_status *st);
+size_t model_scratch_bytes(const model *m);
 void model_release(model *m);
 
 /* step.c: metadata of a step, host and device. */

@@ -12,6 +12,7 @@
 #include "tokenizer/pretok.h"
 
 #define MAX_FILE_BYTES ((size_t)1 << 30) /* places in the tables are 32 bits wide */
+#define BYTES_PER_ID   112               /* of a loaded tokenizer, byte pairs aside */
 #define MAX_SHOWN      160               /* bytes of a value that a message shows */
 
 di_code load_check(loader *l, di_status *st)
@@ -324,6 +325,23 @@ void tokenizer_free(tokenizer *t)
     str_fini(&t->symbols);
     str_fini(&t->blob);
     mem_free(t);
+}
+
+size_t tokenizer_memory(const tokenizer *t)
+{
+    size_t ids = (size_t)t->n_ids, per_id = sizeof *t->flags + 2 * sizeof(tok_span);
+    size_t slots = t->slots ? (size_t)1 << (64 - t->slot_shift) : 0;
+    size_t merges = t->merges ? (size_t)1 << (64 - t->merge_shift) : 0;
+
+    return sizeof *t + ids * per_id + (size_t)t->n_vocab_ids + t->symbols.cap + t->blob.cap +
+           slots * sizeof *t->slots + merges * (sizeof *t->merges + sizeof *t->merged / 2) +
+           (t->byte_rank ? (size_t)256 * 256 * sizeof *t->byte_rank : 0) +
+           (size_t)t->cap_nodes * sizeof *t->nodes + (t->added ? map_bytes(t->added) : 0);
+}
+
+size_t tokenizer_memory_about(int n_ids)
+{
+    return (size_t)256 * 256 * sizeof(uint32_t) + (size_t)n_ids * BYTES_PER_ID;
 }
 
 int tokenizer_n_ids(const tokenizer *t)

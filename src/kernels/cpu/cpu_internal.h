@@ -128,6 +128,8 @@ size_t CPU_FN(rows_shared_bytes)(const kernel_limits *l, int n_threads);
 di_code CPU_FN(cpu_load)(kernels *k, const weight_src *src, weight **out, di_status *st);
 di_code CPU_FN(cpu_load_experts)(kernels *k, const experts_src *src, weight **out, di_status *st);
 void CPU_FN(cpu_unload)(kernels *k, weight *w);
+size_t CPU_FN(cpu_weight_bytes)(const kernels *k, const weight_src *src);
+size_t CPU_FN(cpu_experts_bytes)(const kernels *k, const experts_src *src);
 
 /* The operations, in the order of the table. */
 void CPU_FN(cpu_gather)(kernels *k, const gather_args *a);

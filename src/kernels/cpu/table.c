@@ -49,23 +49,48 @@ static kernel_limits merge_limits(const kernel_limits *a, const kernel_limits *b
     };
 }
 
+static size_t thread_bytes(const kernel_limits *lim)
+{
+    size_t n = max_size(CPU_FN(linear_thread_bytes)(lim), CPU_FN(experts_thread_bytes)(lim));
+
+    return round_up(max_size(n, CPU_FN(rows_thread_bytes)(lim)));
+}
+
+static size_t shared_bytes(const kernel_limits *lim, int n_threads)
+{
+    return round_up(
+        max_size(CPU_FN(experts_shared_bytes)(lim), CPU_FN(rows_shared_bytes)(lim, n_threads)));
+}
+
+static size_t all_bytes(size_t thread, size_t shared, int n_threads)
+{
+    size_t bytes;
+
+    return size_mul(thread, (size_t)n_threads, &bytes) && size_add(bytes, shared, &bytes)
+               ? mem_aligned_bytes(bytes)
+               : SIZE_MAX;
+}
+
+static size_t scratch_bytes(const kernels *k, const kernel_limits *lim)
+{
+    int n = cpu_threads(k);
+
+    return all_bytes(thread_bytes(lim), shared_bytes(lim, n), n);
+}
+
 static di_code reserve(kernels *k, const kernel_limits *asked, di_status *st)
 {
     cpu_impl *c = k->impl;
     kernel_limits all = c ? merge_limits(&c->lim, asked) : *asked;
     const kernel_limits *lim = &all;
     int n_threads = cpu_threads(k);
-    size_t thread, shared, bytes;
+    size_t thread = thread_bytes(lim), shared = shared_bytes(lim, n_threads);
     uint8_t *scratch = NULL;
 
-    thread = max_size(CPU_FN(linear_thread_bytes)(lim), CPU_FN(experts_thread_bytes)(lim));
-    thread = round_up(max_size(thread, CPU_FN(rows_thread_bytes)(lim)));
-    shared = round_up(
-        max_size(CPU_FN(experts_shared_bytes)(lim), CPU_FN(rows_shared_bytes)(lim, n_threads)));
     if (!c)
         c = mem_try_calloc(1, sizeof *c);
-    if (c && size_mul(thread, (size_t)n_threads, &bytes) && size_add(bytes, shared, &bytes))
-        scratch = mem_try_aligned(bytes, 64);
+    if (c)
+        scratch = mem_try_resident(all_bytes(thread, shared, n_threads), 64);
     k->impl = c;
     if (!scratch)
         return di_fail(st, DI_E_NOMEM, "no memory for the scratch of %d rows a step", lim->n_rows);
@@ -88,7 +113,7 @@ static size_t q8_row_bytes(const kernels *k, int cols)
 static void *buf_new(kernels *k, size_t bytes)
 {
     (void)k;
-    return mem_try_aligned(bytes, 64);
+    return mem_try_resident(bytes, 64);
 }
 
 static void buf_free(kernels *k, void *buf)
@@ -153,6 +178,9 @@ static const kernel_ops ops = {
     .load = CPU_FN(cpu_load),
     .load_experts = CPU_FN(cpu_load_experts),
     .unload = CPU_FN(cpu_unload),
+    .weight_bytes = CPU_FN(cpu_weight_bytes),
+    .experts_bytes = CPU_FN(cpu_experts_bytes),
+    .scratch_bytes = scratch_bytes,
     .reserve = reserve,
     .q8_row_bytes = q8_row_bytes,
     .buf_new = buf_new,

@@ -78,26 +78,41 @@ static void reorder_job(void *arg, int thread, int n_threads)
     }
 }
 
+/* Set up the shape of m from parts; returns the bytes of its codes, scales behind them. */
+static size_t shape_matrix(matrix *m, strip_format format, int64_t cols, const weight_part *part,
+                           int n_parts, size_t *scale_bytes)
+{
+    *m = (matrix){.format = format, .cols = cols, .n_blocks = (cols + BLOCK - 1) / BLOCK};
+    for (int i = 0; i < n_parts; i++)
+        m->rows += part[i].rows;
+    m->n_strips = (m->rows + STRIP - 1) / STRIP;
+    m->strip_bytes = (size_t)m->n_blocks * block_bytes[format];
+    *scale_bytes = format == STRIP_FP8 ? (size_t)(m->n_strips * m->n_blocks) : 0;
+    return (size_t)m->n_strips * m->strip_bytes;
+}
+
+static size_t matrix_bytes(strip_format format, int64_t cols, const weight_part *part, int n_parts)
+{
+    matrix m;
+    size_t scales, codes = shape_matrix(&m, format, cols, part, n_parts, &scales);
+
+    return mem_aligned_bytes(codes + scales);
+}
+
 /* Fill in m from parts; the memory goes to *own, which the weight gives back. */
 static di_code load_matrix(kernels *k, matrix *m, strip_format format, int64_t cols,
                            const weight_part *part, int n_parts, const char *name, void **own,
                            di_status *st)
 {
     reorder job = {.m = m, .part = part, .end = part + n_parts};
-    size_t bytes;
+    size_t scales, bytes = shape_matrix(m, format, cols, part, n_parts, &scales);
 
-    *m = (matrix){.format = format, .cols = cols, .n_blocks = (cols + BLOCK - 1) / BLOCK};
-    for (int i = 0; i < n_parts; i++)
-        m->rows += part[i].rows;
     if (format == STRIP_FP8 && n_parts > 1 && part[0].rows % STRIP != 0)
         return di_fail(st, DI_E_UNSUPPORTED,
                        "weight \"%s\": its first part has %lld rows, which must be a multiple of "
                        "%d to share strips with the second",
                        name, (long long)part[0].rows, STRIP);
-    m->n_strips = (m->rows + STRIP - 1) / STRIP;
-    m->strip_bytes = (size_t)m->n_blocks * block_bytes[format];
-    bytes = (size_t)m->n_strips * m->strip_bytes;
-    job.data = mem_try_aligned(bytes + (size_t)(m->n_strips * m->n_blocks), 64);
+    job.data = mem_try_aligned(bytes + scales, 64);
     if (!job.data)
         return di_fail(st, DI_E_NOMEM, "no memory for weight \"%s\" (%zu bytes)", name, bytes);
     job.scale = format == STRIP_FP8 ? job.data + bytes : NULL;
@@ -170,6 +185,26 @@ done:
     return rc;
 }
 
+size_t CPU_FN(cpu_weight_bytes)(const kernels *k, const weight_src *src)
+{
+    size_t rows = 0;
+
+    (void)k;
+    for (int i = 0; i < src->n_parts; i++)
+        rows += (size_t)src->part[i].rows;
+    switch (src->kind) {
+    case WEIGHT_BF16_TABLE:
+    case WEIGHT_FP8_TABLE:
+        return sizeof(weight);
+    case WEIGHT_BF16:
+    case WEIGHT_FP8:
+        return sizeof(weight) + matrix_bytes(src->kind == WEIGHT_FP8 ? STRIP_FP8 : STRIP_BF16,
+                                             src->cols, src->part, src->n_parts);
+    default:
+        return sizeof(weight) + mem_aligned_bytes(rows * (size_t)src->cols * sizeof(float));
+    }
+}
+
 /* One FP4 matrix of every expert. */
 typedef struct reorder_fp4 {
     const fp4_part *part;
@@ -213,18 +248,22 @@ static void reorder_fp4_job(void *arg, int thread, int n_threads)
     }
 }
 
+/* One matrix of one routed expert. */
+static size_t routed_bytes(const experts_src *src)
+{
+    return (size_t)src->inter / STRIP * ((size_t)src->hidden / BLOCK) * block_bytes[STRIP_FP4];
+}
+
 static di_code load_routed(kernels *k, weight *w, const experts_src *src, di_status *st)
 {
     const fp4_part *part[3] = {src->w1, src->w3, src->w2};
-    size_t matrix_bytes =
-        (size_t)src->inter / STRIP * ((size_t)src->hidden / BLOCK) * block_bytes[STRIP_FP4];
-    size_t all = 0, total = 0;
+    size_t one = routed_bytes(src), all = 0, total = 0;
 
     if (src->hidden % BLOCK != 0 || src->inter % BLOCK != 0)
         return di_fail(st, DI_E_UNSUPPORTED,
                        "experts \"%s\": hidden %d and inner size %d must be multiples of %d",
                        src->name, src->hidden, src->inter, BLOCK);
-    if (size_mul(matrix_bytes, (size_t)src->n_experts, &all) && size_mul(all, 3, &total))
+    if (size_mul(one, (size_t)src->n_experts, &all) && size_mul(all, 3, &total))
         w->own[0] = mem_try_aligned(total, 64);
     if (!w->own[0])
         return di_fail(st, DI_E_NOMEM, "no memory for the experts \"%s\" (%zu bytes)", src->name,
@@ -237,7 +276,7 @@ static di_code load_routed(kernels *k, weight *w, const experts_src *src, di_sta
                            .cols = m == 2 ? src->inter : src->hidden};
 
         w->e.data[m] = job.data;
-        w->e.bytes[m] = matrix_bytes;
+        w->e.bytes[m] = one;
         pool_run(k->pool, reorder_fp4_job, &job);
     }
     return DI_OK;
@@ -266,6 +305,17 @@ di_code CPU_FN(cpu_load_experts)(kernels *k, const experts_src *src, weight **ou
 done:
     CPU_FN(cpu_unload)(k, w);
     return rc;
+}
+
+size_t CPU_FN(cpu_experts_bytes)(const kernels *k, const experts_src *src)
+{
+    const weight_part *shared[3] = {&src->shared_w1, &src->shared_w3, &src->shared_w2};
+    size_t n = sizeof(weight) + mem_aligned_bytes(3 * (size_t)src->n_experts * routed_bytes(src));
+
+    (void)k;
+    for (int m = 0; m < 3; m++)
+        n += matrix_bytes(STRIP_FP8, m == 2 ? src->inter : src->hidden, shared[m], 1);
+    return n;
 }
 
 void CPU_FN(cpu_unload)(kernels *k, weight *w)

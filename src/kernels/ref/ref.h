@@ -160,3 +160,5 @@ void ref_logprobs(kernels *k, const logprobs_args *a);
 di_code ref_load(kernels *k, const weight_src *src, weight **out, di_status *st);
 di_code ref_load_experts(kernels *k, const experts_src *src, weight **out, di_status *st);
 void ref_unload(kernels *k, weight *w);
+size_t ref_weight_bytes(const kernels *k, const weight_src *src);
+size_t ref_experts_bytes(const kernels *k, const experts_src *src);

@@ -46,12 +46,33 @@ static void free_scratch(ref_impl *impl)
     mem_free(impl->h);
 }
 
+static size_t slots_needed(const kernel_limits *l)
+{
+    return (size_t)l->n_rows * (size_t)(l->n_active + 1);
+}
+
+static size_t keys_needed(const kernel_limits *l)
+{
+    return (size_t)l->window + max_size((size_t)l->index_topk, (size_t)l->n_rows);
+}
+
+static size_t ref_scratch_bytes(const kernels *k, const kernel_limits *l)
+{
+    size_t slots = slots_needed(l), per_thread;
+
+    per_thread = sizeof(ref_scratch) + 2 * row_doubles_needed(l) * sizeof(double) +
+                 floats_needed(l, keys_needed(l)) * sizeof(float) +
+                 (size_t)l->vocab * sizeof(int32_t);
+    return (size_t)(k->pool ? pool_n_threads(k->pool) : 1) * per_thread +
+           slots * (sizeof(int32_t) + (size_t)l->moe_inter * sizeof(float)) +
+           (size_t)l->n_experts * sizeof(int32_t);
+}
+
 static di_code alloc_scratch(ref_impl *impl, const kernel_limits *l)
 {
-    size_t n = (size_t)impl->n_threads, slots = (size_t)l->n_rows * (size_t)(l->n_active + 1);
-    size_t vocab = (size_t)l->vocab;
+    size_t n = (size_t)impl->n_threads, slots = slots_needed(l), vocab = (size_t)l->vocab;
 
-    impl->max_keys = (size_t)l->window + max_size((size_t)l->index_topk, (size_t)l->n_rows);
+    impl->max_keys = keys_needed(l);
     impl->thread_floats = floats_needed(l, impl->max_keys);
     impl->row_doubles = row_doubles_needed(l);
     impl->thread = mem_try_calloc(n, sizeof *impl->thread);
@@ -130,7 +151,7 @@ static size_t ref_q8_row_bytes(const kernels *k, int cols)
 static void *ref_buf_new(kernels *k, size_t bytes)
 {
     (void)k;
-    return mem_try_aligned(bytes, 64);
+    return mem_try_resident(bytes, 64);
 }
 
 static void ref_buf_free(kernels *k, void *buf)
@@ -190,6 +211,9 @@ const kernel_ops *kernels_ref(void)
         .load = ref_load,
         .load_experts = ref_load_experts,
         .unload = ref_unload,
+        .weight_bytes = ref_weight_bytes,
+        .experts_bytes = ref_experts_bytes,
+        .scratch_bytes = ref_scratch_bytes,
         .reserve = ref_reserve,
         .q8_row_bytes = ref_q8_row_bytes,
         .buf_new = ref_buf_new,

@@ -70,6 +70,37 @@ void ref_unload(kernels *k, weight *w)
     mem_free(w);
 }
 
+/* Bytes of a part as it is stored; scales of matrices lie in 32x32 tiles. */
+static size_t stored_bytes(weight_kind kind, int64_t rows, int64_t cols)
+{
+    int64_t n = rows * cols;
+
+    if (kind == WEIGHT_FP8)
+        return (size_t)(n + (rows + 31) / 32 * ((cols + 31) / 32));
+    return (size_t)(kind == WEIGHT_VEC_F32 || kind == WEIGHT_F32 ? n * 4 : n * 2);
+}
+
+size_t ref_weight_bytes(const kernels *k, const weight_src *src)
+{
+    size_t n = sizeof(weight);
+
+    (void)k;
+    if (src->kind == WEIGHT_BF16_TABLE || src->kind == WEIGHT_FP8_TABLE)
+        return n;
+    for (int i = 0; i < src->n_parts; i++)
+        n += stored_bytes(src->kind, src->part[i].rows, src->cols);
+    return n;
+}
+
+size_t ref_experts_bytes(const kernels *k, const experts_src *src)
+{
+    size_t codes = (size_t)src->hidden * (size_t)src->inter / 2, n = (size_t)src->n_experts;
+
+    (void)k;
+    return sizeof(weight) + sizeof(ref_experts) + 3 * n * (sizeof(fp4_part) + codes + codes / 16) +
+           3 * stored_bytes(WEIGHT_FP8, src->hidden, src->inter);
+}
+
 static void fp8_row(const ref_impl *impl, const weight *w, const weight_part *p, int64_t r,
                     double *out)
 {

@@ -1,0 +1,93 @@
+/* The sum of what the parts say about themselves (model_memory_of, tokenizer_memory,
+ * kv_pool_start_bytes) and of what the process has already. */
+#include "cli/memory.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "base/pool.h"
+#include "cli/generator.h"
+#include "cli/session.h"
+#include "kv/seq.h"
+
+/* Code that inspect does not run, stacks of the pool, lines that are being answered: measured. */
+#define RUNNING_BYTES ((uint64_t)3 << 19)
+
+/* Resident bytes of this process; 0 where the system does not say. */
+static uint64_t resident_now(void)
+{
+    FILE *f = fopen("/proc/self/statm", "re");
+    uint64_t all = 0, resident = 0;
+
+    if (!f)
+        return 0;
+    if (fscanf(f, "%" SCNu64 " %" SCNu64, &all, &resident) != 2) /* NOLINT(cert-err34-c) */
+        resident = 0;
+    fclose(f);
+    return resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* A missing or damaged tokenizer.json is no error here: headers and weights are what is asked for.
+ */
+static void size_tokenizer(memory_report *r, const checkpoint *c)
+{
+    tokenizer *t;
+    di_status ignored = {.code = DI_OK};
+
+    r->tokenizer_read = session_load_tokenizer(&t, checkpoint_dir(c), &ignored) == DI_OK;
+    r->tokenizer = r->tokenizer_read ? tokenizer_memory(t)
+                                     : tokenizer_memory_about(checkpoint_config(c)->vocab);
+    tokenizer_free(t);
+}
+
+static int64_t blocks_of(int64_t tokens)
+{
+    return (tokens + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+}
+
+static void add_up(memory_report *r)
+{
+    const model_memory *m = &r->model;
+    uint64_t n_seqs = (uint64_t)r->opt.n_seqs;
+    uint64_t per_seq = (uint64_t)blocks_of(r->opt.context);
+
+    r->sequences = kv_pool_start_bytes(m->sequence, (int64_t)(per_seq * n_seqs), r->opt.n_seqs);
+    r->total = m->weights + m->embedding + m->engram_used + m->step + m->scratch + r->tokenizer +
+               r->process + r->sequences + n_seqs * m->block;
+    r->full = r->total + n_seqs * (per_seq - 1) * m->block;
+}
+
+di_code memory_predict(memory_report *out, const checkpoint *c, const memory_options *o,
+                       di_status *st)
+{
+    const kernels_options ko = {
+        .backend = o->backend, .numerics = o->numerics, .n_threads = o->threads};
+    const model_options mo = {.max_rows = GEN_STEP_ROWS,
+                              .max_logit_rows =
+                                  o->n_seqs > GEN_LOGIT_ROWS ? o->n_seqs : GEN_LOGIT_ROWS,
+                              .max_seqs = o->n_seqs,
+                              .context = o->context};
+    kernels *k = NULL;
+    di_code rc = DI_OK;
+
+    *out = (memory_report){.opt = *o};
+    DI_TRY(kernels_open(&k, &ko, st));
+    out->backend = k->ops->name;
+    out->opt.threads = pool_n_threads(k->pool);
+    DI_TRY(model_memory_of(&out->model, c, k, &mo, st));
+    mem_trim();
+    out->process = resident_now() + RUNNING_BYTES;
+    size_tokenizer(out, c);
+    add_up(out);
+done:
+    if (k)
+        kernels_close(k);
+    return rc;
+}
+
+double memory_per_1000(const memory_report *r)
+{
+    return (double)r->model.block * 1000 / KV_BLOCK_TOKENS;
+}

@@ -1,0 +1,88 @@
+"""Memory: what `inspect` predicts is what `generate` takes, and more prompts take no more."""
+import json
+import os
+import pathlib
+import random
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("DI_BUILD_DIR", ROOT / "build/release"))
+BINARY = BUILD / "deepinfer"
+TINY = ROOT / "models/tiny"
+MINI_B = ROOT / "tests/data/models/mini-b"
+MIB = 1 << 20
+SANITIZED = b"__asan_init" in BINARY.read_bytes() or b"__tsan_init" in BINARY.read_bytes()
+
+pytestmark = pytest.mark.skipif(SANITIZED, reason="a sanitizer's shadow memory counts as resident")
+
+
+def vocabulary(model):
+    return json.loads((model / "config.json").read_text())["text_config"]["vocab_size"]
+
+
+def predicted(model, *args):
+    out = subprocess.run([BINARY, "inspect", "--json", model, *map(str, args)], check=True,
+                         capture_output=True, timeout=60).stdout
+    return json.loads(out)["memory"]
+
+
+def peak(tmp_path, model, n, *args, prompt=100, answer=20):
+    """Runs n random prompts; the largest resident size of the process, in bytes."""
+    draw = random.Random(n)
+    top = vocabulary(model) - 100
+    lines = [{"prompt_token_ids": [draw.randrange(3, top) for _ in range(prompt)],
+              "max_tokens": answer, "ignore_eos": True, "temperature": 0} for _ in range(n)]
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    child = subprocess.Popen([BINARY, "generate", "--model", model, "--input", source, "--output",
+                              target, "--overwrite", "--quiet", *map(str, args)])
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    assert child.returncode == 0
+    assert len(target.read_text().splitlines()) == n
+    return usage.ru_maxrss * 1024
+
+
+@pytest.mark.parametrize("model", [TINY, MINI_B], ids=["tiny", "mini-b"])
+@pytest.mark.parametrize("context", [1024, 65536])
+@pytest.mark.parametrize("sequences", [1, 16])
+def test_resident_size_is_within_5_percent_of_what_inspect_predicts(tmp_path, model, context,
+                                                                    sequences):
+    options = ["--context", context, "--batch", sequences]
+    said = predicted(model, *options)["total"]
+    took = peak(tmp_path, model, 2 * sequences + 6, *options)
+    assert abs(took - said) <= 0.05 * took + MIB, (took / MIB, said / MIB)
+
+
+def test_long_sequences_take_what_inspect_predicts_for_full_ones(tmp_path):
+    options = ["--context", 16384, "--batch", 1]
+    memory = predicted(TINY, *options)
+    took = peak(tmp_path, TINY, 1, *options, prompt=16000)
+    assert memory["total_full"] - memory["total"] > 10 * MIB
+    assert abs(took - memory["total_full"]) <= 0.05 * took + MIB
+
+
+def test_300_prompts_take_no_more_memory_than_30(tmp_path):
+    few = peak(tmp_path, TINY, 30, "--context", 1024, "--batch", 8, answer=4)
+    many = peak(tmp_path, TINY, 300, "--context", 1024, "--batch", 8, answer=4)
+    assert many - few < MIB
+
+
+def test_the_parts_of_the_prediction_add_up_to_its_total():
+    m = predicted(TINY, "--batch", 3)
+    parts = ["weights", "embedding", "step_buffers", "kernel_scratch", "tokenizer",
+             "sequence_state", "sequence_blocks", "process", "engram_rows"]
+    assert sum(m[p] for p in parts) == m["total"]
+    assert all(m[p] > 0 for p in parts)
+
+
+def test_the_prediction_grows_with_context_sequences_and_threads():
+    def of(context, batch, threads):
+        return predicted(MINI_B, "--context", context, "--batch", batch, "--threads", threads)
+
+    base = of(1024, 1, 1)
+    assert of(65536, 1, 1)["step_buffers"] > base["step_buffers"]
+    assert of(1024, 16, 1)["sequence_state"] > 15 * base["sequence_state"]
+    assert of(1024, 1, 8)["kernel_scratch"] > base["kernel_scratch"]
