@@ -221,8 +221,12 @@ static void print_memory(const report *r)
     printf("  tokenizer          %s%s\n", human_bytes(a, m->tokenizer),
            m->tokenizer_read ? "" : ", estimated from the vocabulary");
     printf("  sequences          %s, and %s in the first block of each\n",
-           human_bytes(a, m->sequences), human_bytes(b, (uint64_t)m->opt.n_seqs * p->block));
+           human_bytes(a, m->sequences), human_bytes(b, m->blocks));
     printf("  process            %s\n", human_bytes(a, m->process));
+    printf(
+        "  prefix cache       on top, as it fills: up to %s of checkpoints, and blocks up to all "
+        "of the pool\n",
+        human_bytes(a, m->cache));
     if (r->cfg->n_engram > 0)
         printf("  Engram rows        %s of %s tables, mapped and read on demand: the system takes "
                "them back\n",
@@ -325,13 +329,14 @@ static void json_memory(json_write *w, const memory_report *m)
     jw_field(w, "kernel_scratch", p->scratch);
     jw_field(w, "tokenizer", m->tokenizer);
     jw_field(w, "sequence_state", m->sequences);
-    jw_field(w, "sequence_blocks", (uint64_t)m->opt.n_seqs * p->block);
+    jw_field(w, "sequence_blocks", m->blocks);
     jw_field(w, "process", m->process);
     jw_field(w, "engram_rows", p->engram_used);
     jw_field(w, "total", m->total);
     jw_key(w, "per_1000_tokens");
     jw_number(w, memory_per_1000(m));
     jw_field(w, "total_full", m->full);
+    jw_field(w, "prefix_cache", m->cache);
     jw_field(w, "mapped_on_demand", p->engram);
     jw_end(w);
 }

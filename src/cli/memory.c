@@ -1,5 +1,5 @@
 /* The sum of what the parts say about themselves (model_memory_of, tokenizer_memory,
- * kv_pool_start_bytes) and of what the process has already. */
+ * kv_store_start_bytes) and of what the process has already. */
 #include "cli/memory.h"
 
 #include <inttypes.h>
@@ -8,12 +8,18 @@
 
 #include "base/mem.h"
 #include "base/pool.h"
-#include "cli/generator.h"
 #include "cli/session.h"
-#include "kv/seq.h"
+#include "kv/store.h"
 
 /* Code that inspect does not run, stacks of the pool, lines that are being answered: measured. */
 #define RUNNING_BYTES ((uint64_t)3 << 19)
+
+/* As the engine has them: checkpoints of the prefix cache take a share of the pool, or a few. */
+#define CACHE_SHARE 4
+#define CACHE_LEAST 16
+
+#define HUGE_BYTES ((uint64_t)2 << 20)
+#define STEP_ROWS  512 /* the default of generate; the engine has room for logits of all */
 
 /* Resident bytes of this process; 0 where the system does not say. */
 static uint64_t resident_now(void)
@@ -47,16 +53,27 @@ static int64_t blocks_of(int64_t tokens)
     return (tokens + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
 }
 
+/* The first blocks of n_seqs sequences; a pool of 2 MiB or more lies in huge pages. */
+static uint64_t first_blocks(const memory_report *r, uint64_t per_seq)
+{
+    uint64_t n = (uint64_t)r->opt.n_seqs * r->model.block;
+
+    return n * per_seq < HUGE_BYTES ? n : (n + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES;
+}
+
 static void add_up(memory_report *r)
 {
     const model_memory *m = &r->model;
-    uint64_t n_seqs = (uint64_t)r->opt.n_seqs;
-    uint64_t per_seq = (uint64_t)blocks_of(r->opt.context);
+    uint64_t n_seqs = (uint64_t)r->opt.n_seqs, per_seq = (uint64_t)blocks_of(r->opt.context);
+    uint64_t all = n_seqs * per_seq * m->block;
 
-    r->sequences = kv_pool_start_bytes(m->sequence, (int64_t)(per_seq * n_seqs), r->opt.n_seqs);
+    r->sequences = kv_store_start_bytes(m->sequence, (int64_t)(per_seq * n_seqs), r->opt.n_seqs);
+    r->blocks = first_blocks(r, per_seq);
     r->total = m->weights + m->embedding + m->engram_used + m->step + m->scratch + r->tokenizer +
-               r->process + r->sequences + n_seqs * m->block;
-    r->full = r->total + n_seqs * (per_seq - 1) * m->block;
+               r->process + r->sequences + r->blocks;
+    r->full = r->total + (all > r->blocks ? all - r->blocks : 0);
+    r->cache = all / CACHE_SHARE > CACHE_LEAST * m->sequence ? all / CACHE_SHARE
+                                                             : CACHE_LEAST * m->sequence;
 }
 
 di_code memory_predict(memory_report *out, const checkpoint *c, const memory_options *o,
@@ -64,11 +81,12 @@ di_code memory_predict(memory_report *out, const checkpoint *c, const memory_opt
 {
     const kernels_options ko = {
         .backend = o->backend, .numerics = o->numerics, .n_threads = o->threads};
-    const model_options mo = {.max_rows = GEN_STEP_ROWS,
-                              .max_logit_rows =
-                                  o->n_seqs > GEN_LOGIT_ROWS ? o->n_seqs : GEN_LOGIT_ROWS,
+    const model_config *cfg = checkpoint_config(c);
+    int64_t room = o->context + 4 * (1 + (int64_t)cfg->draft_block); /* as the engine */
+    const model_options mo = {.max_rows = STEP_ROWS,
+                              .max_logit_rows = STEP_ROWS,
                               .max_seqs = o->n_seqs,
-                              .context = o->context};
+                              .context = room < cfg->max_context ? room : cfg->max_context};
     kernels *k = NULL;
     di_code rc = DI_OK;
 

@@ -21,8 +21,10 @@ typedef struct memory_report {
     bool tokenizer_read; /* from tokenizer.json; else from the size of the vocabulary */
     uint64_t process;    /* program, libraries, threads, headers of the checkpoint */
     uint64_t sequences;  /* fixed state of n_seqs sequences, and the lists around it */
+    uint64_t blocks;     /* their first block each */
     uint64_t total;      /* resident with n_seqs sequences of one block each */
     uint64_t full;       /* ... and of `context` tokens each */
+    uint64_t cache;      /* on top: what checkpoints of the prefix cache may grow to */
 } memory_report;
 
 /* `c` may have been opened for its headers only. The process is measured: call it before anything

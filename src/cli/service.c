@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "base/progress.h"
 #include "engine/model_parts.h"
 
@@ -73,6 +74,7 @@ di_code service_open(service *s, const session_options *o, const engine_choice *
     progress_start(&bar, "loading", "B", 0, o->quiet);
     rc = di_engine_start(&s->engine, s->model, &eo, st);
     progress_end(&bar);
+    mem_trim(); /* what was needed to read the files */
 done:
     if (rc != DI_OK)
         service_close(s);

@@ -27,8 +27,8 @@ struct kv_pool {
     size_t bytes;
 };
 
-/* Growing state. Room for `bytes` at a multiple of ALIGN. Plain zeroed memory: what no sequence
- * ever reaches is never touched, so a pool for long sequences costs only what is used. */
+/* Room for `bytes` at a multiple of ALIGN. Plain zeroed memory: what no sequence ever reaches is
+ * never touched, so a pool for long sequences costs only what is used. */
 static uint8_t *lazy(size_t bytes, uint8_t **mem)
 {
     size_t room;
@@ -47,7 +47,7 @@ static di_code reserve_all(kv_pool *p, di_status *st)
                        p->n_seqs, p->n_blocks);
     p->bytes = blocks + fixed;
     p->blocks = lazy(blocks, &p->blocks_mem);
-    p->fixed = p->fixed_mem = mem_try_resident(fixed, ALIGN); /* all of it is used */
+    p->fixed = lazy(fixed, &p->fixed_mem);
     p->tables = mem_try_calloc(tables, sizeof *p->tables);
     p->free = mem_try_calloc(n_blocks, sizeof *p->free);
     p->seqs = mem_try_calloc(n_seqs, sizeof *p->seqs);
@@ -106,12 +106,6 @@ void kv_pool_free(kv_pool *p)
 size_t kv_pool_bytes(const kv_pool *p)
 {
     return p->bytes;
-}
-
-size_t kv_pool_start_bytes(size_t fixed_bytes, int64_t n_blocks, int n_seqs)
-{
-    return sizeof(kv_pool) + (size_t)n_seqs * (fixed_bytes + sizeof(kv_seq)) +
-           (size_t)n_blocks * sizeof(int32_t);
 }
 
 int kv_pool_n_free(const kv_pool *p)

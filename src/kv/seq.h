@@ -18,10 +18,6 @@ typedef struct kv_seq kv_seq;
 di_code kv_pool_new(kv_pool **out, const kv_layout *l, int n_blocks, int n_seqs, di_status *st);
 void kv_pool_free(kv_pool *p);
 size_t kv_pool_bytes(const kv_pool *p);
-
-/* Memory that a pool takes at once: fixed state, tables and lists. Blocks come on top as sequences
- * reach them. */
-size_t kv_pool_start_bytes(size_t fixed_bytes, int64_t n_blocks, int n_seqs);
 int kv_pool_n_free(const kv_pool *p);
 
 /* A new empty sequence. Errors: BUSY when all are in use. */
