@@ -341,6 +341,96 @@ static void test_a_checkpoint_is_found_from_the_next_step_on(void **state)
     kv_store_free(s);
 }
 
+/* The state inside a replayed tail serves who took it, nobody else. */
+static void test_an_own_checkpoint_is_never_matched(void **state)
+{
+    kv_layout l = small_layout();
+    kv_store *s = new_store(&l, 16, 2, (size_t)1 << 20);
+    kv_checkpoint *own;
+    int32_t ids[200];
+    kv_lease *q;
+    kv_hit hit;
+    int n;
+
+    (void)state;
+    count_up(ids, 200);
+    assert_int_equal(kv_lease_open(s, &q, NULL, 1, copies, &n, NULL), DI_OK);
+    assert_int_equal(kv_lease_reserve(q, 130, NULL), DI_OK);
+    for (int64_t p = 0; p < 130; p++)
+        compute(&l, q, ids, p, N_RINGS);
+    kv_lease_commit(q, ids, 130);
+    assert_int_equal(kv_lease_checkpoint(q, 130, KV_CKPT_OWN, &own, copies, &n, NULL), DI_OK);
+    kv_copy_run(copies, n);
+    kv_lease_close(q);
+    kv_store_step_planned(s);
+    assert_int_equal(kv_match(s, ids, 200, 1, 10, 0.5).len, 0);
+    hit = kv_checkpoint_hit(own);
+    assert_int_equal(kv_lease_open(s, &q, &hit, 1, copies, &n, NULL), DI_OK);
+    kv_copy_run(copies, n);
+    verify(&l, q, ids, 130, N_RINGS);
+    kv_lease_close(q);
+    kv_checkpoint_unref(own);
+    check(s);
+    kv_store_free(s);
+}
+
+/* Its copies run behind the step: another checkpoint in the same unit would be overwritten. */
+static void test_a_checkpoint_is_not_evicted_in_its_own_step(void **state)
+{
+    kv_layout l = small_layout();
+    kv_store *s = new_store(&l, 16, 2, (size_t)1 << 20);
+    size_t bytes;
+    int32_t ids[200];
+    kv_lease *q;
+    int n;
+
+    (void)state;
+    count_up(ids, 200);
+    run_prompt(s, &l, ids, 100, KV_CKPT_FULL);
+    bytes = kv_store_counts(s).checkpoint_bytes; /* of one full checkpoint */
+    kv_store_free(s);
+    s = new_store(&l, 16, 2, bytes);
+    assert_int_equal(kv_lease_open(s, &q, NULL, 1, copies, &n, NULL), DI_OK);
+    assert_int_equal(kv_lease_reserve(q, 200, NULL), DI_OK);
+    kv_lease_commit(q, ids, 50);
+    assert_int_equal(kv_lease_checkpoint(q, 50, KV_CKPT_FULL, NULL, copies, &n, NULL), DI_OK);
+    kv_lease_commit(q, ids + 50, 50);
+    assert_int_equal(kv_lease_checkpoint(q, 100, KV_CKPT_FULL, NULL, copies, &n, NULL), DI_E_BUSY);
+    kv_store_step_planned(s);
+    assert_int_equal(kv_lease_checkpoint(q, 100, KV_CKPT_FULL, NULL, copies, &n, NULL), DI_OK);
+    assert_int_equal(kv_store_counts(s).evicted_checkpoints, 1);
+    kv_lease_close(q);
+    check(s);
+    kv_store_free(s);
+}
+
+/* Two that compute the same block side by side. */
+static void test_the_second_to_seal_a_block_keeps_a_twin(void **state)
+{
+    kv_layout l = small_layout();
+    kv_store *s = new_store(&l, 16, 2, (size_t)1 << 20);
+    int32_t ids[200];
+    kv_lease *a, *b;
+    int n;
+
+    (void)state;
+    count_up(ids, 200);
+    assert_int_equal(kv_lease_open(s, &a, NULL, 1, copies, &n, NULL), DI_OK);
+    assert_int_equal(kv_lease_open(s, &b, NULL, 1, copies, &n, NULL), DI_OK);
+    assert_int_equal(kv_lease_reserve(a, 128, NULL), DI_OK);
+    assert_int_equal(kv_lease_reserve(b, 128, NULL), DI_OK);
+    kv_lease_commit(a, ids, 128);
+    kv_lease_commit(b, ids, 128);
+    assert_false(kv_lease_has_twins(a));
+    assert_true(kv_lease_has_twins(b));
+    kv_lease_close(a);
+    assert_int_equal(kv_store_counts(s).blocks_used, 1);
+    assert_int_equal(kv_store_counts(s).blocks_cached, 1);
+    check(s);
+    kv_lease_close(b);
+    kv_store_free(s);
+}
+
 static void test_running_sequences_share_sealed_blocks(void **state)
 {
     kv_layout l = small_layout();
@@ -392,6 +482,9 @@ int main(void)
         cmocka_unit_test(test_a_hit_ends_where_the_checkpoint_lies),
         cmocka_unit_test(test_an_encoder_checkpoint_needs_a_tail_behind_it),
         cmocka_unit_test(test_a_checkpoint_is_found_from_the_next_step_on),
+        cmocka_unit_test(test_an_own_checkpoint_is_never_matched),
+        cmocka_unit_test(test_a_checkpoint_is_not_evicted_in_its_own_step),
+        cmocka_unit_test(test_the_second_to_seal_a_block_keeps_a_twin),
         cmocka_unit_test(test_running_sequences_share_sealed_blocks),
         cmocka_unit_test(test_a_full_pool_says_busy_and_takes_nothing),
     };
