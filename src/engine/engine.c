@@ -247,7 +247,7 @@ static di_code open_store(di_engine *e, di_status *st)
 
 static double step_cost(void *engine, int rows)
 {
-    return cost_step(&((const di_engine *)engine)->x.cost, rows);
+    return cost_step(&((const di_engine *)engine)->cost, rows);
 }
 
 static di_code open_sched(di_engine *e, di_status *st)
@@ -363,6 +363,7 @@ di_code di_engine_start(di_engine **out, di_model *m, const di_engine_options *o
     DI_TRY(open_sched(e, st));
     DI_TRY(exec_init(e, st));
     DI_TRY(learn_costs(e, st));
+    e->cost = e->x.cost;
     e->line_ns = clock_ns();
     DI_TRY(start_threads(e, st));
     *out = e;

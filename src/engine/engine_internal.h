@@ -83,6 +83,7 @@ typedef struct choice {
     int n_masked_drafts;   /* drafts that the constraint lets through */
     uint64_t first_token_ns;
     int64_t n_cached;
+    int64_t n_computed; /* prompt tokens that were in a planned part */
 } choice;
 
 /* An event that waits for di_poll; one allocation with everything behind it. */
@@ -130,6 +131,7 @@ typedef struct job {
     kv_view *view;       /* [max_seqs] per part */
     part_result *result; /* [max_seqs] */
     uint64_t run_ns;     /* time that the step took */
+    double forward_us;   /* of it, without proposing drafts; 0 when no row ran */
     int n_rows;          /* rows that it really had */
     bool more;           /* others wait: idle time before the next job counts */
 } job;
@@ -195,6 +197,7 @@ struct di_engine {
     /* Host thread. */
     di_request *first, *last;   /* open requests */
     uint64_t n_deadlocks;       /* requests given up because no step could be planned: 0 */
+    cost_table cost;            /* the executing side's at start, corrected here too */
     di_stats now;               /* published into `stats` after every step */
     float ev_logprob[MAX_STEP]; /* of the event that is being sent */
     int32_t ev_rank[MAX_STEP];

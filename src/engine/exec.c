@@ -302,8 +302,9 @@ void exec_run(di_engine *e, job *j)
     }
     kv_copy_run(j->plan.save, j->plan.n_saves);
     middle = clock_ns();
+    j->forward_us = n > 0 ? (double)(middle - start) * 1e-3 : 0;
     if (n > 0)
-        cost_observe(&x->cost, j->n_rows, (double)(middle - start) * 1e-3);
+        cost_observe(&x->cost, j->n_rows, j->forward_us);
     propose(e, j);
     for (int i = 0; i < j->plan.n_parts; i++) {
         const choice *c = choice_of(j->plan.part[i].item);

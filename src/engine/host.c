@@ -260,6 +260,8 @@ static void process_job(di_engine *e, const job *j)
 {
     for (int i = 0; i < j->plan.n_parts; i++)
         process_part(e, &j->plan.part[i], &j->result[i]);
+    if (j->forward_us > 0)
+        cost_observe(&e->cost, j->n_rows, j->forward_us);
     e->now.steps++;
 }
 
@@ -281,6 +283,23 @@ static void reap_requests(di_engine *e)
 
 /* ---- planning ---- */
 
+/* Rows of a prompt part by where they come from: computed before (by this choice, until it was
+ * preempted) or for the first time. */
+static void count_rows(di_engine *e, choice *c, const sched_part *part)
+{
+    int64_t end = part->pos + part->n_rows, again = c->n_computed - part->pos;
+
+    if (part->item->sampled || again > part->n_rows)
+        again = part->n_rows;
+    if (again < 0)
+        again = 0;
+    if (end > c->n_computed)
+        c->n_computed = end;
+    e->now.prompt_tokens += (uint64_t)part->n_rows;
+    e->now.recomputed_tokens += (uint64_t)again;
+    e->now.computed_tokens += (uint64_t)(part->n_rows - again);
+}
+
 static void note_admissions(di_engine *e, const sched_plan *p)
 {
     for (int i = 0; i < p->n_parts; i++) {
@@ -288,18 +307,14 @@ static void note_admissions(di_engine *e, const sched_plan *p)
         choice *c = choice_of(part->item);
 
         if (!part->decode && part->pos == part->item->n_cached) { /* first chunk since admission */
-            bool again = part->item->n_preempted > 0;
-
             leave_queue(e, c->req);
-            if (!again)
+            if (part->item->n_preempted == 0)
                 c->n_cached = part->item->n_cached;
             e->now.cached_tokens += (uint64_t)part->item->n_cached;
-            e->now.prompt_tokens += (uint64_t)part->item->n_goal;
-            if (again)
-                e->now.recomputed_tokens += (uint64_t)(part->item->n_goal - part->item->n_cached);
-            else
-                e->now.computed_tokens += (uint64_t)(part->item->n_goal - part->item->n_cached);
+            e->now.prompt_tokens += (uint64_t)part->item->n_cached;
         }
+        if (!part->decode)
+            count_rows(e, c, part);
         if (c->mask && (part->decode || part->sample))
             part->item->blocked = true;
     }

@@ -39,6 +39,8 @@ static void repeat_prompt(const char *dir, int draft_tokens)
     rig_ask(e, p, &got);
     rig_same(&want, &got);
     assert_true(got.usage.cached_tokens >= 512);
+    assert_int_equal(di_engine_stats(e).prompt_tokens, 600 + 3 * 300 + 600 + 650);
+    assert_int_equal(di_engine_stats(e).recomputed_tokens, 0);
     rig_close(e);
 }
 
