@@ -95,13 +95,14 @@ di_code kv_store_new(kv_store **out, const kv_store_options *opt, di_status *st)
     s->seqs = mem_try_calloc(m, sizeof *s->seqs);
     if (!s->block_mem || !s->blocks || !s->nodes || !s->buckets || !s->heap || !s->unit_mem ||
         !s->free_units || !s->ckpts || !s->seq_mem || !s->table_mem || !s->seqs) {
+        size_t seq_bytes = m * ALIGN64(l->fixed_bytes), ckpt_bytes = units * s->unit_bytes;
+
         kv_store_free(s);
         return di_fail(st, DI_E_NOMEM,
                        "no memory for the KV store: %.1f MiB of blocks, %.1f MiB of checkpoints, "
                        "%.1f MiB of sequences; ask for fewer tokens or sequences",
-                       (double)(n * l->block_bytes) / 0x1p20,
-                       (double)(units * s->unit_bytes) / 0x1p20,
-                       (double)(m * ALIGN64(l->fixed_bytes)) / 0x1p20);
+                       (double)(n * l->block_bytes) / 0x1p20, (double)ckpt_bytes / 0x1p20,
+                       (double)seq_bytes / 0x1p20);
     }
     link_free_lists(s);
     *out = s;

@@ -99,7 +99,7 @@ static void start_waiting(sched *s, sched_item *it)
  * in flight and of the one that is planned lie behind it. */
 static int64_t reach(const sched *s, int64_t len)
 {
-    return len + 2 * (1 + s->opt.max_draft);
+    return len + 2 * (1 + (int64_t)s->opt.max_draft);
 }
 
 di_code sched_add(sched *s, sched_item *it, di_status *st)

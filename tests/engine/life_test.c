@@ -248,7 +248,8 @@ static void count_done(const di_event *ev)
 /* Random requests with ends of all kinds in one engine: pools are back, memory does not grow. */
 static void test_nothing_is_left_behind(void **state)
 {
-    int n = getenv("LEAK_REQUESTS") ? atoi(getenv("LEAK_REQUESTS")) : 1000, n_done = 0;
+    const char *wish = getenv("LEAK_REQUESTS");
+    int n = wish ? atoi(wish) : 1000, n_done = 0;
     di_engine *e = rig_start(
         MINI_B, (di_engine_options){
                     .max_seqs = 8, .kv_tokens = 1536, .draft_tokens = 2, .draft_fixed = true});
