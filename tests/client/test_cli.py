@@ -11,7 +11,7 @@ import time
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BINARY = os.path.join(os.environ.get("DI_BUILD_DIR", ROOT / "build/release"), "deepinfer")
+BINARY = os.environ.get("DEEPINFER", str(ROOT / "build/release/deepinfer"))
 TINY = ROOT / "models/tiny"
 SUBCOMMANDS = ["generate", "chat", "tokenize", "logits", "inspect", "selftest"]
 VOCAB = 6400

@@ -9,8 +9,7 @@ import time
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = pathlib.Path(os.environ.get("DI_BUILD_DIR", ROOT / "build/release"))
-BINARY = BUILD / "deepinfer"
+BINARY = pathlib.Path(os.environ.get("DEEPINFER", ROOT / "build/release/deepinfer"))
 TINY = ROOT / "models/tiny"
 MINI_B = ROOT / "tests/data/models/mini-b"
 MIB = 1 << 20

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from tokenizers import Tokenizer
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BINARY = os.path.join(os.environ.get("DI_BUILD_DIR", str(ROOT / "build/release")), "deepinfer")
+BINARY = os.environ.get("DEEPINFER", str(ROOT / "build/release/deepinfer"))
 TINY = ROOT / "models/tiny"
 PEER = Tokenizer.from_file(str(TINY / "tokenizer.json"))
 ADDED = [t.content for t in PEER.get_added_tokens_decoder().values()]
