@@ -215,6 +215,13 @@ static int keep_drafts(choice *c, const int32_t *token, const float *conf, int n
     return n;
 }
 
+/* Does the choice have a new newest token behind this part? One that is computed again after a
+ * preemption keeps the drafts that it has: its masks were filled for them. */
+static bool goes_on(const sched_part *p)
+{
+    return p->decode || p->sample;
+}
+
 static void scripted_drafts(di_engine *e, const job *j)
 {
     int32_t draft[DSPARK_MAX_DRAFT];
@@ -222,7 +229,7 @@ static void scripted_drafts(di_engine *e, const job *j)
     for (int i = 0; i < j->plan.n_parts; i++) {
         choice *c = choice_of(j->plan.part[i].item);
 
-        if (c->x.pending && !c->x.done)
+        if (goes_on(&j->plan.part[i]) && c->x.pending && !c->x.done)
             keep_drafts(c, draft, NULL,
                         e->x.script(e->x.script_arg, c->x.ids, c->x.len + 1, draft, e->max_draft));
     }
@@ -235,7 +242,8 @@ static void propose(di_engine *e, const job *j)
     int n = 0, block = x->draft_block;
 
     for (int i = 0; i < j->plan.n_parts; i++)
-        choice_of(j->plan.part[i].item)->x.n_draft = 0;
+        if (goes_on(&j->plan.part[i]))
+            choice_of(j->plan.part[i].item)->x.n_draft = 0;
     if (x->script) {
         scripted_drafts(e, j);
         return;
@@ -250,7 +258,8 @@ static void propose(di_engine *e, const job *j)
         choice *c = choice_of(j->plan.part[i].item);
         kv_view view = j->view[i];
 
-        if (!c->x.pending || c->x.done || c->x.n_out + 1 >= c->req->max_out)
+        if (!goes_on(&j->plan.part[i]) || !c->x.pending || c->x.done ||
+            c->x.n_out + 1 >= c->req->max_out)
             continue;
         view.len = c->x.len;
         x->draft_sample[n] = sampler_row(c->x.sampler, 0);
