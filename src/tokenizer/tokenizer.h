@@ -29,8 +29,8 @@ di_code tokenizer_parse(tokenizer **out, const char *json, size_t n, const char 
                         di_status *st);
 void tokenizer_free(tokenizer *t);
 
-/* Bytes that a loaded tokenizer holds, and about what one of n_ids ids will (measured on the released
- * one): for plans made without the file. */
+/* Bytes that a loaded tokenizer holds, and about what one of n_ids ids will (measured on the
+ * released one): for plans made without the file. */
 size_t tokenizer_memory(const tokenizer *t);
 size_t tokenizer_memory_about(int n_ids);
 
