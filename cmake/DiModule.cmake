@@ -63,6 +63,9 @@ function(di_test name)
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 300)
   endif()
+  if(DI_SANITIZE) # several times slower
+    math(EXPR T_TIMEOUT "${T_TIMEOUT} * 4")
+  endif()
   set_tests_properties(${name} PROPERTIES LABELS "${T_LABELS}" SKIP_RETURN_CODE 77
                        TIMEOUT ${T_TIMEOUT})
 endfunction()
@@ -81,6 +84,9 @@ function(di_pytest name file)
            WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 300)
+  endif()
+  if(DI_SANITIZE) # several times slower
+    math(EXPR T_TIMEOUT "${T_TIMEOUT} * 4")
   endif()
   set_tests_properties(${name} PROPERTIES LABELS "${T_LABELS}" TIMEOUT ${T_TIMEOUT} ENVIRONMENT
                        "DEEPINFER=$<TARGET_FILE:deepinfer>;PYTHONDONTWRITEBYTECODE=1")

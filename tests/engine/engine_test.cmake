@@ -8,3 +8,6 @@ endforeach()
 # The leak test at length.
 add_test(NAME leak_soak COMMAND life_test *left_behind WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(leak_soak PROPERTIES LABELS soak TIMEOUT 7200 ENVIRONMENT LEAK_REQUESTS=10000)
+if(DI_SANITIZE) # the leak test in short
+  set_tests_properties(life_test PROPERTIES ENVIRONMENT LEAK_REQUESTS=60)
+endif()
