@@ -148,7 +148,7 @@ static void test_lengths_reach_the_best_rate(void **state)
         cost_table t = linear_cost(200 * uniform(), 30 * uniform() + 1);
         int n = 1 + (int)(uniform() * 3.99), rows = 0;
         double expected = 0;
-        draft_offer o[4];
+        draft_offer o[4] = {0};
 
         for (int i = 0; i < n; i++) {
             o[i].n = (int)(uniform() * 5.99);
