@@ -458,7 +458,7 @@ static di_code encode_chat(request *r, const request_defaults *d, const recipe_c
     di_code rc;
 
     r->starts_in_reasoning = recipe_starts_in_reasoning(chat);
-    DI_TRY(recipe_render(chat, &p, st));
+    DI_TRY(recipe_render(chat, NULL, &p, st));
     DI_TRY(recipe_encode(d->tok, &p, &r->ids, st));
 done:
     recipe_prompt_fini(&p);

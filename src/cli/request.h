@@ -15,7 +15,7 @@
 
 #include "base/arena.h"
 #include "base/status.h"
-#include "recipe/render.h"
+#include "recipe/prompt.h"
 #include "recipe/stop.h"
 #include "sampler/sampler.h"
 #include "tokenizer/tokenizer.h"

@@ -9,7 +9,7 @@
 #include "cli/session.h"
 #include "kernels/selftest.h"
 #include "kv/seq.h"
-#include "recipe/render.h"
+#include "recipe/prompt.h"
 
 /* A model's logits by a fast back end against those by ref. Rounding differs in the last place and
  * travels, so the best token may change where two are nearly equal (often, in a model that knows
@@ -159,7 +159,7 @@ static di_code sample_ids(const tokenizer *tok, tok_ids *ids, di_status *st)
     recipe_prompt p = {0};
     di_code rc;
 
-    DI_TRY(recipe_render(&chat, &p, st));
+    DI_TRY(recipe_render(&chat, NULL, &p, st));
     DI_TRY(recipe_encode(tok, &p, ids, st));
 done:
     recipe_prompt_fini(&p);

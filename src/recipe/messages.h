@@ -12,7 +12,7 @@
 #include "base/arena.h"
 #include "base/json_read.h"
 #include "base/status.h"
-#include "recipe/render.h"
+#include "recipe/prompt.h"
 
 /* What the body said, field by field, until recipe_body_chat joins it. */
 typedef struct recipe_body {

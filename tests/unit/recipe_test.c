@@ -13,7 +13,7 @@
 #include "base/json_read.h"
 #include "base/mem.h"
 #include "recipe/messages.h"
-#include "recipe/render.h"
+#include "recipe/prompt.h"
 
 #define MAX_BYTES ((size_t)64 << 20)
 
@@ -125,7 +125,7 @@ static void check_golden(const golden *g)
     tok_ids ids = {0};
 
     print_message("%s\n", str_text(&g->id));
-    assert_int_equal(recipe_render(&chat, &p, NULL), DI_OK);
+    assert_int_equal(recipe_render(&chat, NULL, &p, NULL), DI_OK);
     assert_int_equal(p.text.len, g->prompt.len);
     assert_memory_equal(p.text.data, g->prompt.data, p.text.len);
     assert_int_equal(chat.thinking, g->thinking);
@@ -176,7 +176,7 @@ static void user_ids(const char *text, tok_ids *ids)
     recipe_prompt p = {0};
 
     ids->n = 0;
-    assert_int_equal(recipe_render(&chat, &p, NULL), DI_OK);
+    assert_int_equal(recipe_render(&chat, NULL, &p, NULL), DI_OK);
     assert_int_equal(recipe_encode(tok, &p, ids, NULL), DI_OK);
     recipe_prompt_fini(&p);
 }
@@ -218,7 +218,7 @@ static void test_tokenizer_without_a_control_token_is_named(void **state)
     assert_non_null(at);
     at[strlen("<｜")] = 'Z';
     assert_int_equal(tokenizer_parse(&old, json, n, "old.json", NULL), DI_OK);
-    assert_int_equal(recipe_render(&chat, &p, NULL), DI_OK);
+    assert_int_equal(recipe_render(&chat, NULL, &p, NULL), DI_OK);
     assert_int_equal(recipe_encode(old, &p, &ids, &st), DI_E_FORMAT);
     assert_non_null(strstr(st.message, "<｜System｜>"));
     recipe_prompt_fini(&p);
@@ -291,7 +291,7 @@ static void test_out_of_memory_is_reported(void **state)
         if (rc == DI_OK) {
             recipe_chat chat = recipe_body_chat(&b, true, RECIPE_EFFORT_MAX);
 
-            rc = recipe_render(&chat, &p, NULL);
+            rc = recipe_render(&chat, NULL, &p, NULL);
         }
         if (rc == DI_OK)
             rc = recipe_encode(tok, &p, &ids, NULL);

@@ -1,5 +1,5 @@
 /* The V4.1 prompt format (spec recipe.md 1.3). See render.h for what holds. */
-#include "recipe/render.h"
+#include "recipe/prompt.h"
 
 #include <string.h>
 
@@ -54,6 +54,7 @@ static int effort_number(recipe_effort e)
     case RECIPE_EFFORT_MAX:
         return 100;
     case RECIPE_EFFORT_HIGH:
+    case RECIPE_EFFORT_XHIGH:
         break;
     }
     return 75;
@@ -99,6 +100,7 @@ static void message(recipe_prompt *p, const recipe_message *m, const recipe_mess
             control(p, TOK_SYSTEM);
         content(p, m);
         break;
+    case RECIPE_TOOL:
     case RECIPE_USER:
         if (before && before->role == RECIPE_USER)
             str_puts(&p->text, "\n\n");
@@ -132,11 +134,13 @@ bool recipe_starts_in_reasoning(const recipe_chat *c)
     return c->thinking && !(c->prefix && c->message[c->n - 1].n_content > 0);
 }
 
-di_code recipe_render(const recipe_chat *c, recipe_prompt *out, di_status *st)
+di_code recipe_render(const recipe_chat *c, recipe_replay *replay, recipe_prompt *out,
+                      di_status *st)
 {
     const recipe_message *before = NULL;
     di_code rc = check(c, st);
 
+    (void)replay;
     if (rc != DI_OK)
         return rc;
     str_clear(&out->text);

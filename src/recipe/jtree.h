@@ -1,0 +1,54 @@
+/* A JSON value as a tree in an arena: what requests keep of schemas, arguments and formats.
+ *
+ * The order of keys is that of the text; of a repeated key the last value counts, in the place of
+ * the first. Numbers keep the difference between integers and others (spec recipe.md 1.4).
+ * Thread: immutable once read. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/json_read.h"
+#include "base/str.h"
+
+typedef enum jtree_number { JTREE_I64, JTREE_U64, JTREE_REAL } jtree_number;
+
+typedef struct jtree jtree;
+struct jtree {
+    json_type type;
+    jtree_number kind; /* of a number: I64 when it is one, else U64, else REAL */
+    bool yes;
+    int64_t i64;
+    uint64_t u64;
+    double real;      /* of every number */
+    const char *text; /* string, decoded; a 0 byte follows */
+    size_t n;         /* bytes of the string; members of the container */
+    const jtree *child, *next;
+    const char *key; /* of a member of an object */
+    size_t n_key;
+};
+
+/* Read the next value of r. NULL and a failed status: FORMAT (malformed, a number beyond double),
+ * NOMEM. */
+const jtree *jtree_read(json_read *r, arena *mem, di_status *st);
+
+/* Read text[0..n), which must be one value. `name` is for messages. */
+const jtree *jtree_parse(const char *text, size_t n, arena *mem, const char *name, di_status *st);
+
+/* The member with this key; NULL when there is none, or when t is no object (NULL included). */
+const jtree *jtree_get(const jtree *t, const char *key);
+const jtree *jtree_find(const jtree *t, const char *key, size_t n);
+
+/* True for a string that is `want`. */
+bool jtree_is(const jtree *t, const char *want);
+
+/* How to print: PYTHON as prompts have it ("a": 1, 1e-05), COMPACT as constraints do ("a":1). */
+typedef enum jtree_style { JTREE_PYTHON, JTREE_COMPACT } jtree_style;
+
+/* Append t as text. Non-ASCII stays as it is. */
+void jtree_print(const jtree *t, jtree_style style, str *out);
+
+/* Append text as the inside of a JSON string: escapes as both styles have them. */
+void jtree_escape(const char *text, size_t n, str *out);
