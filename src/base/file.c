@@ -11,16 +11,26 @@
 
 #include "base/mem.h"
 
-/* Open for reading and look at what it is. The caller closes *fd when it is >= 0. */
-static di_code open_file(int *fd, struct stat *info, const char *path, di_status *st)
+/* Open for reading and look at what it is. Without `stream` it has to be a regular file, and the
+ * call does not wait for the writer of a pipe. The caller closes *fd when it is >= 0. */
+static di_code open_file(int *fd, struct stat *info, const char *path, bool stream, di_status *st)
 {
     *info = (struct stat){0};
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    *fd = open(path, O_RDONLY | O_CLOEXEC | (stream ? 0 : O_NONBLOCK));
     if (*fd < 0 || fstat(*fd, info) != 0)
         return di_fail(st, DI_E_IO, "could not open \"%s\": %s", path, errno_text(errno));
     if (S_ISDIR(info->st_mode))
         return di_fail(st, DI_E_IO, "\"%s\" is a directory, a file is needed", path);
+    if (!stream && !S_ISREG(info->st_mode))
+        return di_fail(st, DI_E_IO, "\"%s\" is a pipe or a device, a regular file is needed", path);
     return DI_OK;
+}
+
+bool file_is_stream(const char *path)
+{
+    struct stat info;
+
+    return stat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
 }
 
 di_code file_map_open(file_map *out, const char *path, di_status *st)
@@ -31,11 +41,7 @@ di_code file_map_open(file_map *out, const char *path, di_status *st)
     int fd = -1;
 
     *out = (file_map){0};
-    DI_TRY(open_file(&fd, &info, path, st));
-    if (!S_ISREG(info.st_mode)) {
-        rc = di_fail(st, DI_E_IO, "\"%s\" is not a regular file and cannot be mapped", path);
-        goto done;
-    }
+    DI_TRY(open_file(&fd, &info, path, false, st));
     if (info.st_size == 0)
         goto done;
     data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
@@ -131,7 +137,8 @@ static di_code read_all(char **data, size_t *n, int fd, size_t hint, size_t max_
     }
 }
 
-di_code file_read(char **out, size_t *n, const char *path, size_t max_bytes, di_status *st)
+static di_code read_whole(char **out, size_t *n, const char *path, size_t max_bytes, bool stream,
+                          di_status *st)
 {
     di_code rc = DI_OK;
     struct stat info;
@@ -143,7 +150,7 @@ di_code file_read(char **out, size_t *n, const char *path, size_t max_bytes, di_
     *n = 0;
     if (max_bytes > SIZE_MAX / 4)
         max_bytes = SIZE_MAX / 4;
-    DI_TRY(open_file(&fd, &info, path, st));
+    DI_TRY(open_file(&fd, &info, path, stream, st));
     DI_TRY(read_all(&data, &len, fd, info.st_size > 0 ? (size_t)info.st_size : 4095, max_bytes,
                     path, st));
     *out = data;
@@ -154,6 +161,16 @@ done:
     if (fd >= 0)
         close(fd);
     return rc;
+}
+
+di_code file_read(char **out, size_t *n, const char *path, size_t max_bytes, di_status *st)
+{
+    return read_whole(out, n, path, max_bytes, false, st);
+}
+
+di_code file_read_stream(char **out, size_t *n, const char *path, size_t max_bytes, di_status *st)
+{
+    return read_whole(out, n, path, max_bytes, true, st);
 }
 
 di_code path_join(char *out, size_t cap, const char *dir, const char *name, di_status *st)

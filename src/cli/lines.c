@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/json_read.h"
+#include "base/mem.h"
 
 static bool is_blank(const char *s, size_t n)
 {
@@ -48,6 +49,20 @@ static di_code read_stdin(str *text, di_status *st)
     return DI_OK;
 }
 
+static di_code read_stream(str *text, const char *path, di_status *st)
+{
+    char *data;
+    size_t n;
+    di_code rc = file_read_stream(&data, &n, path, SIZE_MAX, st);
+
+    if (rc != DI_OK)
+        return rc;
+    str_append(text, data, n);
+    mem_free(data);
+    return str_ok(text) ? DI_OK
+                        : di_fail(st, DI_E_NOMEM, "no memory for the lines of \"%s\"", path);
+}
+
 di_code lines_open(lines_in *l, const char *path, di_status *st)
 {
     const char *at, *line;
@@ -57,6 +72,10 @@ di_code lines_open(lines_in *l, const char *path, di_status *st)
     *l = (lines_in){.path = path};
     if (strcmp(path, "-") == 0) {
         DI_TRY(read_stdin(&l->text, st));
+        l->at = str_text(&l->text);
+        l->end = l->at + l->text.len;
+    } else if (file_is_stream(path)) {
+        DI_TRY(read_stream(&l->text, path, st));
         l->at = str_text(&l->text);
         l->end = l->at + l->text.len;
     } else {

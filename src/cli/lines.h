@@ -17,13 +17,13 @@
 typedef struct lines_in {
     const char *path; /* for messages; borrowed */
     file_map map;     /* of a file */
-    str text;         /* of standard input ("-") */
+    str text;         /* of standard input ("-"), a pipe or a device */
     const char *at, *end;
     int64_t n_lines, next_idx; /* lines that are not blank; index of the next one */
     int64_t number;            /* 1-based line number of the last one, blank ones counted */
 } lines_in;
 
-/* Open a file, or "-" for standard input. Errors: IO, NOMEM. */
+/* Open a file or pipe, or "-" for standard input. Errors: IO, NOMEM. */
 di_code lines_open(lines_in *l, const char *path, di_status *st);
 void lines_close(lines_in *l);
 

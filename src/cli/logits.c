@@ -61,7 +61,7 @@ static di_code read_ids(const char *path, int vocab, tok_ids *ids, di_status *st
 {
     char *text;
     size_t n;
-    di_code rc = file_read(&text, &n, path, MAX_IDS_BYTES, st);
+    di_code rc = file_read_stream(&text, &n, path, MAX_IDS_BYTES, st);
 
     if (rc != DI_OK)
         return rc;

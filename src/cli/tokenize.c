@@ -135,7 +135,7 @@ static di_code read_input(const tokenize_options *o, str *in, const char **name,
         size_t n;
 
         *name = o->file;
-        rc = file_read(&text, &n, o->file, MAX_INPUT_BYTES, st);
+        rc = file_read_stream(&text, &n, o->file, MAX_INPUT_BYTES, st);
         if (rc == DI_OK) {
             str_append(in, text, n);
             mem_free(text);

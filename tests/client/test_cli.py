@@ -143,6 +143,19 @@ def test_missing_file_of_a_model_is_named_and_nothing_is_written(tmp_path, name)
     assert not target.exists()
 
 
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors.index.json",
+                                  "model-00002-of-00003.safetensors"])
+def test_pipe_in_place_of_a_model_file_is_refused_and_not_waited_for(tmp_path, name):
+    model = tmp_path / "model"
+    model.mkdir()
+    for file in TINY.iterdir():
+        if file.name != name:
+            (model / file.name).symlink_to(file)
+    os.mkfifo(model / name)
+    rc, _, err = run("generate", "--model", model, "--prompt", "x", timeout=20)
+    assert rc == 2 and name in err and "regular file" in err and err.count("\n") == 1
+
+
 def test_truncated_shard_is_refused(tmp_path):
     model = tmp_path / "model"
     shutil.copytree(TINY, model)
@@ -276,6 +289,12 @@ def test_blank_lines_are_skipped_and_the_last_needs_no_newline(tmp_path):
 
 def test_standard_input_and_output():
     rc, out, _ = run("generate", "--model", TINY, "--input", "-", "--quiet",
+                     stdin=b'{"prompt": "A", "max_tokens": 1}\n')
+    assert rc == 0 and json.loads(out)["finish_reason"] == "length"
+
+
+def test_input_may_be_a_pipe_with_a_name():
+    rc, out, _ = run("generate", "--model", TINY, "--input", "/dev/stdin", "--quiet",
                      stdin=b'{"prompt": "A", "max_tokens": 1}\n')
     assert rc == 0 and json.loads(out)["finish_reason"] == "length"
 

@@ -99,14 +99,52 @@ static void test_what_cannot_be_opened_is_named(void **state)
     }
 }
 
-static void test_a_device_cannot_be_mapped(void **state)
+/* The alarm ends the test where a call waits for a writer that never comes. */
+static void test_a_pipe_or_device_is_refused_without_waiting(void **state)
 {
-    di_status st = {0};
-    file_map m;
+    char fifo[80];
+    const char *const paths[] = {"/dev/null", fifo};
 
     (void)state;
-    assert_int_equal(file_map_open(&m, "/dev/null", &st), DI_E_IO);
-    assert_non_null(strstr(st.message, "regular file"));
+    snprintf(fifo, sizeof fifo, "%s/fifo", dir);
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+    alarm(10);
+    for (int i = 0; i < 2; i++) {
+        di_status st = {0};
+        file_map m;
+        char *text;
+        size_t n;
+
+        assert_int_equal(file_map_open(&m, paths[i], &st), DI_E_IO);
+        assert_non_null(strstr(st.message, "regular file"));
+        di_clear(&st);
+        assert_int_equal(file_read(&text, &n, paths[i], 10, &st), DI_E_IO);
+        assert_non_null(strstr(st.message, "regular file"));
+        assert_true(file_is_stream(paths[i]));
+    }
+    alarm(0);
+    assert_int_equal(unlink(fifo), 0);
+    assert_false(file_is_stream(dir));
+    assert_false(file_is_stream("/nonexistent/file"));
+}
+
+static void test_a_stream_is_read_when_asked_for(void **state)
+{
+    char name[32], *text;
+    int ends[2];
+    size_t n;
+
+    (void)state;
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(write(ends[1], "words", 5), 5);
+    assert_int_equal(close(ends[1]), 0);
+    snprintf(name, sizeof name, "/dev/fd/%d", ends[0]);
+    assert_true(file_is_stream(name));
+    assert_int_equal(file_read_stream(&text, &n, name, 10, NULL), DI_OK);
+    assert_int_equal(n, 5);
+    assert_string_equal(text, "words");
+    mem_free(text);
+    assert_int_equal(close(ends[0]), 0);
 }
 
 static void test_read_gives_the_whole_file_up_to_the_limit(void **state)
@@ -144,7 +182,7 @@ static void test_read_takes_files_whose_size_is_not_told(void **state)
     assert_int_equal(file_read(&text, &n, "/proc/self/status", 1 << 20, NULL), DI_OK);
     assert_true(n > 100 && strlen(text) == n);
     mem_free(text);
-    assert_int_equal(file_read(&text, &n, "/dev/zero", 100000, NULL), DI_E_FORMAT);
+    assert_int_equal(file_read_stream(&text, &n, "/dev/zero", 100000, NULL), DI_E_FORMAT);
 }
 
 static void test_read_reports_no_memory(void **state)
@@ -292,7 +330,8 @@ int main(void)
         cmocka_unit_test(test_map_shows_the_file_and_survives_dropping_pages),
         cmocka_unit_test(test_map_of_an_empty_file_is_empty),
         cmocka_unit_test(test_what_cannot_be_opened_is_named),
-        cmocka_unit_test(test_a_device_cannot_be_mapped),
+        cmocka_unit_test(test_a_pipe_or_device_is_refused_without_waiting),
+        cmocka_unit_test(test_a_stream_is_read_when_asked_for),
         cmocka_unit_test(test_read_gives_the_whole_file_up_to_the_limit),
         cmocka_unit_test(test_read_takes_files_whose_size_is_not_told),
         cmocka_unit_test(test_read_reports_no_memory),
