@@ -60,6 +60,7 @@ probe_packages() {
     need libpcre2-dev "the PCRE2 library" pkg-config --exists libpcre2-8
     need libutf8proc-dev "the utf8proc library" pkg-config --exists libutf8proc
     need libxxhash-dev "the xxHash library" pkg-config --exists libxxhash
+    need libevent-dev "the libevent library" pkg-config --exists libevent_core
     need libcmocka-dev "the cmocka library" pkg-config --exists cmocka
     if ((want_test || want_cuda)); then
         need python3-venv "Python with venv" python3 -c 'import ensurepip, venv'

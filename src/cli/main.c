@@ -13,6 +13,7 @@ typedef struct program {
 static const program programs[] = {
     {"generate", "answer a prompt, or a file of prompts", cli_generate},
     {"chat", "talk with the model on the terminal", cli_chat},
+    {"serve", "answer clients of OpenAI's and Anthropic's interfaces over HTTP", cli_serve},
     {"tokenize", "text to token ids, or ids to text", cli_tokenize},
     {"logits", "logits of every position of a list of ids, as a file", cli_logits},
     {"selftest", "check this machine's kernels against the reference", cli_selftest},

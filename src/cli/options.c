@@ -8,9 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
+#include "base/mem.h"
 #include "cli/cli.h"
 
-#define MAX_OPTIONS 48
+#define MAX_OPTIONS 64
 #define HELP_COLUMN 24
 
 static void print_help(const opt_program *p)
@@ -186,4 +188,103 @@ opt_result opt_parse(const opt_program *p, int argc, char **argv, int *first, di
         return OPT_WRONG;
     }
     return OPT_RUN;
+}
+
+/* ---- files ---- */
+
+#define MAX_FILE (1 << 20)
+
+const char *opt_config_file(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--") == 0)
+            break;
+        if (strncmp(argv[i], "--config=", 9) == 0)
+            return argv[i] + 9;
+        if (strcmp(argv[i], "--config") == 0 && i + 1 < argc)
+            return argv[i + 1];
+    }
+    return NULL;
+}
+
+static char *trim(char *s)
+{
+    char *end;
+
+    s += strspn(s, " \t\r");
+    end = s + strlen(s);
+    while (end > s && strchr(" \t\r", end[-1]))
+        end--;
+    *end = 0;
+    return s;
+}
+
+/* A value without its quotes, or cut at a comment. NULL: text behind the closing quote. */
+static char *value_of(char *s)
+{
+    char *end;
+
+    s = trim(s);
+    if (*s != '"') {
+        s[strcspn(s, "#")] = 0;
+        return trim(s);
+    }
+    end = strchr(++s, '"');
+    if (!end || (*trim(end + 1) && *trim(end + 1) != '#'))
+        return NULL;
+    *end = 0;
+    return s;
+}
+
+static const opt *by_name(const opt_program *p, const char *name)
+{
+    for (size_t i = 0; i < p->n; i++)
+        if (strcmp(p->options[i].name, name) == 0)
+            return &p->options[i];
+    return NULL;
+}
+
+static di_code set_line(const opt_program *p, char *line, di_status *st)
+{
+    char *equals, *name = trim(line), *value;
+    const opt *o;
+
+    if (!*name || *name == '#')
+        return DI_OK;
+    equals = strchr(name, '=');
+    if (!equals)
+        return di_fail(st, DI_E_FORMAT, "expected \"name = value\"");
+    *equals = 0;
+    name = trim(name);
+    value = value_of(equals + 1);
+    o = by_name(p, name);
+    if (!value)
+        return di_fail(st, DI_E_FORMAT, "text behind the closing quote, or none");
+    if (!o || strcmp(name, "config") == 0)
+        return di_fail(st, DI_E_INVALID, "unknown option \"%s\" (see deepinfer %s --help)", name,
+                       p->name);
+    if (o->kind != OPT_FLAG)
+        return set(o, value, st);
+    if (strcmp(value, "true") != 0 && strcmp(value, "false") != 0)
+        return di_fail(st, DI_E_INVALID, "%s is \"%s\", but must be true or false", name, value);
+    *(bool *)o->to = strcmp(value, "true") == 0;
+    return DI_OK;
+}
+
+di_code opt_read_file(const opt_program *p, const char *path, char **text, di_status *st)
+{
+    int number = 0;
+    size_t n;
+    di_code rc = file_read(text, &n, path, MAX_FILE, st);
+
+    for (char *at = rc == DI_OK ? *text : NULL, *next; at && rc == DI_OK; at = next) {
+        next = strchr(at, '\n');
+        if (next)
+            *next++ = 0;
+        number++;
+        rc = set_line(p, at, st);
+        if (rc != DI_OK)
+            di_context(st, "\"%s\" line %d", path, number);
+    }
+    return rc;
 }

@@ -51,3 +51,12 @@ typedef enum opt_result { OPT_RUN, OPT_HELP_SHOWN, OPT_WRONG } opt_result;
  * has the message. *first: index of the first operand, or argc; operands are refused when it is
  * NULL. */
 opt_result opt_parse(const opt_program *p, int argc, char **argv, int *first, di_status *st);
+
+/* The FILE of "--config FILE" or "--config=FILE" in argv, or NULL: read before opt_parse, whose
+ * values then come on top. */
+const char *opt_config_file(int argc, char **argv);
+
+/* Read a file of "name = value" lines (a flag: "name = true"; # starts a comment; a value may stand
+ * in double quotes; lists: several lines). *text keeps what string options point to: mem_free it
+ * when they are not needed any more. Errors: IO, FORMAT and INVALID (name the line). */
+di_code opt_read_file(const opt_program *p, const char *path, char **text, di_status *st);

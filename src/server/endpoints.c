@@ -1,0 +1,44 @@
+/* The table of endpoints (docs/api.md describes them in this order). */
+#include <string.h>
+
+#include "server/server_internal.h"
+
+static const endpoint endpoints[] = {
+    {HTTP_POST, "/v1/completions", handle_completions, EP_WORK, 0},
+    {HTTP_GET, "/v1/models", handle_models, 0, 1},
+    {HTTP_GET, "/v1/models/", handle_model, EP_PREFIX, 2},
+    {HTTP_POST, "/tokenize", handle_tokenize, 0, 3},
+    {HTTP_POST, "/detokenize", handle_detokenize, 0, 4},
+    {HTTP_GET, "/health", handle_health, EP_OPEN, 5},
+    {HTTP_GET, "/health/live", handle_health, EP_OPEN, 6},
+    {HTTP_GET, "/health/ready", handle_ready, EP_OPEN, 7},
+    {HTTP_GET, "/metrics", handle_metrics, EP_OPEN, 8},
+    {HTTP_GET, "/version", handle_version, EP_OPEN, 9},
+};
+_Static_assert(sizeof endpoints / sizeof *endpoints <= METRIC_MAX_ENDPOINTS, "counters for each");
+
+const endpoint *endpoint_at(int i)
+{
+    return i < (int)ARRAY_LEN(endpoints) ? &endpoints[i] : NULL;
+}
+
+const endpoint *endpoint_find(const http_request *r, int *status, const char **allow)
+{
+    http_method method = r->method == HTTP_HEAD_METHOD ? HTTP_GET : r->method;
+
+    *status = 404;
+    for (size_t i = 0; i < ARRAY_LEN(endpoints); i++) {
+        const endpoint *e = &endpoints[i];
+
+        if (e->flags & EP_PREFIX ? strncmp(r->path, e->path, strlen(e->path)) != 0
+                                 : strcmp(r->path, e->path) != 0)
+            continue;
+        if (e->method == method) {
+            *status = 200;
+            return e;
+        }
+        *status = 405;
+        *allow = e->method == HTTP_GET ? "GET, HEAD" : "POST";
+    }
+    return NULL;
+}
