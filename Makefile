@@ -34,9 +34,9 @@ bench: ## measure; CSV files in bench/out, and a table
 	@bench/run.sh
 
 # Rounds of the one-answer test in a soak; build/soak/one_answer keeps how many are done.
-N ?= 200
+N ?= 1000
 
-soak: ## long runs: N rounds of the one-answer test (200; goes on where it was), tests labelled soak, then every fuzzer for SOAK_S seconds (600)
+soak: ## long runs: N rounds of the one-answer test (1000; goes on where it was), tests labelled soak, then every fuzzer for SOAK_S seconds (600)
 	@tools/setup.sh --dev
 	@$(call BUILD,release)
 	@mkdir -p build/soak

@@ -1,19 +1,20 @@
 /* One answer: the tokens of a request depend on nothing but itself (design section 1).
  *
  *   one_answer --model DIR [--model DIR [--model DIR]] [--backend NAME] [--rounds N] [--from K]
- *              [--seed S] [--schedules M] [--state FILE] [--demand]
+ *              [--seed S] [--state FILE] [--demand]
  *
- * A round draws a set of requests and runs each alone with the plainest settings: one thread, one
- * sequence, whole prompts, no cache, no drafts, no replay, no asynchronous steps. Then, M times,
- * the same requests run in random company: random order and priorities, repeated prompts, cancelled
- * neighbours, random chunk sizes, pools that force preemption, cache states, drafts (real,
- * scripted, of all lengths), replay, threads, asynchronous or not. Every token and every bit of
- * every log-probability must be the same. Every second round is a crowd: many short requests in a
- * pool that their outputs outgrow, so that they are preempted again and again.
+ * Every twenty rounds share a set of requests, each of which is first run alone with the plainest
+ * settings: one thread, one sequence, whole prompts, no cache, no drafts, no replay, no
+ * asynchronous steps. A round then draws a schedule: some of the requests in random company, that
+ * is random order and priorities, repeated prompts, cancelled neighbours, random chunk sizes, pools
+ * that force preemption, cache states, drafts (real, scripted, of all lengths), replay, threads,
+ * asynchronous or not. Every token and every bit of every log-probability must be the same. Every
+ * fourth set is a crowd: many short requests in a pool that their outputs outgrow, so that they are
+ * preempted again and again.
  *
  * Round K is a function of S and K: it can be run again alone. With --state the number of rounds
  * done is kept in FILE and a later call goes on there. Of several models the first two take turns,
- * the third has every twentieth round. --demand: a run of 8 rounds that saw no preemption, no token
+ * the third has every twentieth set. --demand: a run of 60 rounds that saw no preemption, no token
  * from the cache or no accepted draft fails. Ends with "N passed, N failed". */
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,20 +24,32 @@
 #include "base/rng.h"
 #include "engine/engine_internal.h"
 
-#define N_SPECS    5
-#define MAX_COPIES 5
+#define SET_ROUNDS 20 /* rounds that share their requests */
+#define N_SPECS    4
+#define MAX_RUNS   7
 #define MAX_PROMPT 620
-#define MAX_OUT    40
+#define MAX_OUT    28
 #define MAX_N      3
 #define MAX_MODELS 3
 
 /* ---- random numbers of a round ---- */
 
-static uint32_t rng_key, rng_round, rng_at;
+static uint32_t rng_key, rng_round, rng_stream, rng_at;
+
+enum { STREAM_SET, STREAM_ROUND, STREAM_SCRIPT };
+
+static void start_stream(uint32_t round, uint32_t stream)
+{
+    rng_round = round;
+    rng_stream = stream;
+    rng_at = 0;
+}
 
 static uint32_t draw(uint32_t n)
 {
-    return philox4x32((philox_block){{rng_at++, rng_round, 0, 0}}, rng_key, 0x5eed).v[0] % n;
+    philox_block at = {{rng_at++, rng_round, rng_stream, 0}};
+
+    return philox4x32(at, rng_key, 0x5eed).v[0] % n;
 }
 
 static bool chance(uint32_t percent)
@@ -127,20 +140,22 @@ static const di_mask_provider provider = {.fill = mask_fill,
 
 /* ---- drawing requests ---- */
 
-/* Lengths around the borders of windows, groups and blocks. */
+/* Lengths around the borders of windows, groups and blocks, and some that bounded replay shortens.
+ */
 static int draw_length(void)
 {
-    static const int border[] = {1, 2, 3, 5, 64, 126, 127, 128, 129, 130, 255, 256, 257, 384, 385};
-    int n = chance(60) ? border[draw(sizeof border / sizeof *border)] + (int)draw(3)
-                       : 1 + (int)draw(MAX_PROMPT - 1);
+    static const int border[] = {1, 2, 3, 5, 64, 126, 127, 128, 129, 130, 255, 256, 257};
 
-    return n < MAX_PROMPT ? n : MAX_PROMPT;
+    if (chance(8))
+        return 380 + (int)draw(MAX_PROMPT - 380);
+    return chance(60) ? border[draw(sizeof border / sizeof *border)] + (int)draw(3)
+                      : 1 + (int)draw(200);
 }
 
 /* Lengths just below a border of a block, so that the output crosses it. */
 static int draw_crowd_length(void)
 {
-    return 128 * (1 + (int)draw(2)) - 16 - (int)draw(25);
+    return 128 * (chance(85) ? 1 : 2) - 8 - (int)draw(12);
 }
 
 static void draw_spec(spec *s, int idx, int vocab, bool crowd)
@@ -158,15 +173,15 @@ static void draw_spec(spec *s, int idx, int vocab, bool crowd)
     }
     for (int i = shared; i < s->n_ids; i++)
         s->ids[i] = 3 + (int32_t)draw((uint32_t)vocab - 3);
-    s->p = (di_request_params){.n = chance(25) ? 1 + (int)draw(MAX_N) : 1,
-                               .max_tokens = 1 + draw(MAX_OUT),
+    s->p = (di_request_params){.n = chance(20) ? 1 + (int)draw(MAX_N) : 1,
+                               .max_tokens = 1 + draw(16),
                                .has_seed = true,
                                .seed = draw(1000),
                                .temperature = (float[]){0, 0, 0.7f, 1, 1.5f}[draw(5)],
                                .ignore_eos = chance(50)};
     if (crowd) {
         s->p.n = 1;
-        s->p.max_tokens = MAX_OUT - draw(10);
+        s->p.max_tokens = MAX_OUT - draw(12);
         s->p.ignore_eos = true;
     } else if (chance(10)) {
         s->p.prompt_logprobs = true;
@@ -307,7 +322,8 @@ static uint32_t script_count;
 
 static int script(void *arg, const int32_t *ids, int64_t n_ids, int32_t *draft, int max)
 {
-    uint32_t h = philox4x32((philox_block){{script_count++, rng_round, 1, 0}}, rng_key, 2).v[0];
+    philox_block at = {{script_count++, rng_round, STREAM_SCRIPT, 0}};
+    uint32_t h = philox4x32(at, rng_key, 2).v[0];
     int n = max ? (int)(h % (uint32_t)(max + 1)) : 0, vocab = *(const int *)arg;
     int wrong = (int)(h >> 8) % (max + 2);
 
@@ -384,22 +400,38 @@ static void run_plain(di_model *m)
     di_engine_close(e);
 }
 
+/* Costs of steps as some machine may have them: what they say decides how many drafts are verified.
+ * Before the first request, so that no thread looks yet. */
+static void invent_costs(di_engine *e)
+{
+    int rows[COST_MAX_POINTS], n = cost_points(e->opt.max_batched_tokens, rows);
+    double base = 50 + draw(400), row = 1 + draw(60), round = 5 + draw(200);
+
+    cost_init(&e->x.cost, n, rows);
+    for (int i = 0; i < n; i++)
+        cost_set(&e->x.cost, i, base + row * rows[i], round + rows[i]);
+    e->cost = e->x.cost;
+    e->opt.draft_fixed = false;
+}
+
 static di_engine_options draw_options(bool stages, bool crowd, bool *scripted)
 {
     static const int rows[] = {0, 3, 8, 17, 64, 130, 300, 1024};
-    int seqs = crowd ? 6 + (int)draw(4) : 1 + (int)draw(6);
-    int max_rows = seqs + rows[crowd ? 4 + draw(4) : draw(8)];
+    int seqs = crowd ? 5 + (int)draw(3) : 1 + (int)draw(5);
+    int max_rows = seqs + rows[crowd ? 3 + draw(5) : draw(8)];
     di_engine_options o = {.max_seqs = seqs,
                            .max_context = 1024,
                            .max_batched_tokens = max_rows,
                            .max_queued_tokens = 1 << 20,
-                           .kv_tokens = crowd || chance(50) ? 768 + 128 * (int64_t)draw(4) : 16384,
+                           .kv_tokens = crowd        ? 512 + 128 * (int64_t)draw(3)
+                                        : chance(50) ? 768 + 128 * (int64_t)draw(4)
+                                                     : 8192,
                            .checkpoint_spacing = (int64_t[]){128, 256, 4096}[draw(3)],
                            .no_prefix_cache = chance(20),
                            .replay = chance(70) ? DI_REPLAY_EXACT : DI_REPLAY_OFF,
                            .no_async = chance(30),
-                           .draft_fixed = chance(50),
-                           .decode_latency_ms = chance(15) ? 1 : 0};
+                           .draft_fixed = true, /* nothing is measured at start */
+                           .decode_latency_ms = max_rows < 30 && chance(20) ? 1 : 0};
 
     *scripted = chance(50);
     if (*scripted || stages)
@@ -409,14 +441,15 @@ static di_engine_options draw_options(bool stages, bool crowd, bool *scripted)
     return o;
 }
 
-static void describe(const di_engine_options *o, bool scripted, int threads, char *out, size_t n)
+static void describe(const di_engine_options *o, bool scripted, bool adaptive, int threads,
+                     char *out, size_t n)
 {
     snprintf(out, n,
              "%d threads, %d seqs, %d rows, %lld kv tokens, spacing %lld, cache %d, replay %d, "
              "async %d, drafts %d %s%s",
              threads, o->max_seqs, o->max_batched_tokens, (long long)o->kv_tokens,
              (long long)o->checkpoint_spacing, !o->no_prefix_cache, (int)o->replay, !o->no_async,
-             o->draft_tokens, scripted ? "scripted " : "", o->draft_fixed ? "fixed" : "adaptive");
+             o->draft_tokens, scripted ? "scripted " : "", adaptive ? "adaptive" : "fixed");
 }
 
 static uint64_t total_preempted, total_cached, total_accepted;
@@ -458,41 +491,41 @@ static void submit_one(di_engine *e, run *r)
         di_cancel(e, r->request);
 }
 
-static int submit_all(di_engine *e, run *runs, int copies, bool crowd)
+static int submit_all(di_engine *e, run *runs, bool crowd)
 {
+    int n = crowd ? 5 + (int)draw(MAX_RUNS - 4) : 2 + (int)draw(3);
     di_event ev;
-    int n = 0;
 
-    for (int i = 0; i < N_SPECS * copies; i++) {
-        if (chance(crowd ? 10 : 30))
-            continue;
-        submit_one(e, &runs[n++]);
+    for (int i = 0; i < n; i++) {
+        submit_one(e, &runs[i]);
         for (int k = (int)draw(6); k > 0 && di_poll(e, &ev, 0); k--)
             take_event(&ev);
-        if (chance(crowd ? 3 : 15))
+        if (chance(crowd ? 3 : 20))
             while (di_poll(e, &ev, -1)) /* everything done: the next ones find the cache */
                 take_event(&ev);
     }
     return n;
 }
 
-/* All requests in random company. */
+/* Some of the requests in random company. */
 static void run_company(di_model *m, int threads, bool crowd)
 {
-    static run runs[N_SPECS * MAX_COPIES];
-    bool scripted, close_early = chance(5);
+    static run runs[MAX_RUNS];
+    bool scripted, close_early = chance(5), adaptive = chance(50);
     int vocab = di_model_get_info(m).vocab, n;
     di_engine_options o = draw_options(di_model_get_info(m).n_draft_stages > 0, crowd, &scripted);
     di_engine *e = start(m, &o);
     char setting[256];
     di_event ev;
 
-    describe(&o, scripted, threads, setting, sizeof setting);
+    describe(&o, scripted, adaptive, threads, setting, sizeof setting);
+    if (adaptive)
+        invent_costs(e);
     if (scripted) {
         e->x.script_arg = &vocab;
         e->x.script = script;
     }
-    n = submit_all(e, runs, crowd ? MAX_COPIES : 3, crowd);
+    n = submit_all(e, runs, crowd);
     for (int k = 0; (!close_early || k < 20) && di_poll(e, &ev, -1); k++) {
         take_event(&ev);
         for (int i = 0; i < n; i++) /* the slow way to cancel in the middle of an answer */
@@ -509,20 +542,23 @@ static void run_company(di_model *m, int threads, bool crowd)
     di_engine_close(e);
 }
 
-static void run_round(di_model *const m[2], unsigned round, unsigned schedules)
+/* The requests of a set and their plain answers. */
+static void draw_set(di_model *m, unsigned set)
 {
-    bool crowd = round / 2 % 2; /* for both of two models that take turns */
-
-    rng_round = round;
-    rng_at = script_count = 0;
+    start_stream(set, STREAM_SET);
     for (int i = 0; i < N_SPECS; i++)
-        draw_spec(&specs[i], i, di_model_get_info(m[0]).vocab, crowd);
-    run_plain(m[0]);
-    for (unsigned s = 0; s < schedules; s++) {
-        int threads = 1 + (int)draw(2);
+        draw_spec(&specs[i], i, di_model_get_info(m).vocab, set / 2 % 4 == 1);
+    run_plain(m);
+}
 
-        run_company(m[threads - 1], threads, crowd);
-    }
+static void run_round(di_model *const m[2], unsigned round)
+{
+    int threads;
+
+    start_stream(round, STREAM_ROUND);
+    script_count = 0;
+    threads = chance(90) ? 1 : 2; /* two on one core wait for each other */
+    run_company(m[threads - 1], threads, round / SET_ROUNDS / 2 % 4 == 1);
 }
 
 /* ---- the command line ---- */
@@ -530,7 +566,7 @@ static void run_round(di_model *const m[2], unsigned round, unsigned schedules)
 typedef struct options {
     const char *dir[MAX_MODELS], *state;
     int n_dirs;
-    unsigned rounds, from, schedules;
+    unsigned rounds, from;
     bool demand;
 } options;
 
@@ -555,8 +591,6 @@ static bool parse(options *o, int argc, char **argv)
             o->from = v;
         else if (strcmp(name, "--seed") == 0)
             rng_key = v;
-        else if (strcmp(name, "--schedules") == 0)
-            o->schedules = v;
         else if (strcmp(name, "--state") == 0)
             o->state = value;
         else
@@ -590,10 +624,10 @@ static void keep_rounds_done(const char *file, unsigned n)
     }
 }
 
-/* Which model has round k. */
+/* Which model has set k. */
 static int turn(const options *o, unsigned k)
 {
-    return o->n_dirs == 3 && k % 20 == 19 ? 2 : o->n_dirs > 1 ? (int)(k % 2) : 0;
+    return o->n_dirs == 3 && k % 20 == 9 ? 2 : o->n_dirs > 1 ? (int)(k % 2) : 0;
 }
 
 static bool saw_everything(void)
@@ -607,14 +641,14 @@ static bool saw_everything(void)
 
 int main(int argc, char **argv)
 {
-    options o = {.rounds = 10, .schedules = 4};
+    options o = {.rounds = 10};
     di_model *m[MAX_MODELS][2];
     time_t start_time = time(NULL);
     unsigned first;
 
     if (!parse(&o, argc, argv)) {
         printf("usage: one_answer --model DIR ... [--rounds N] [--from K] [--seed S] "
-               "[--schedules M] [--state FILE] [--demand]\n");
+               "[--state FILE] [--demand]\n");
         return 2;
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -624,16 +658,20 @@ int main(int argc, char **argv)
     }
     first = o.from > rounds_done(o.state) ? o.from : rounds_done(o.state);
     for (unsigned k = first; k < o.from + o.rounds && n_failed == 0; k++) {
-        run_round(m[turn(&o, k)], k, o.schedules);
+        di_model **pair = m[turn(&o, k / SET_ROUNDS)];
+
+        if (k == first || k % SET_ROUNDS == 0)
+            draw_set(pair[0], k / SET_ROUNDS);
+        run_round(pair, k);
         if (n_failed == 0 && o.state)
             keep_rounds_done(o.state, k + 1);
-        if ((k + 1) % 50 == 0)
+        if ((k + 1) % 100 == 0)
             printf("round %u, %d checks, %d failed, %ld s\n", k, n_checks, n_failed,
                    (long)(time(NULL) - start_time));
     }
     for (int i = 0; i < 2 * o.n_dirs; i++)
         di_model_close(m[i / 2][i % 2]);
-    n_failed += !saw_everything() && o.demand && first + 8 <= o.from + o.rounds;
+    n_failed += !saw_everything() && o.demand && first + 60 <= o.from + o.rounds;
     printf("%d passed, %d failed\n", n_checks - n_failed, n_failed);
     return n_failed ? 1 : 0;
 }
