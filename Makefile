@@ -56,5 +56,5 @@ lint: ## formatting, house rules, clang-tidy
 	@cmake --preset release >/dev/null
 	@tools/lint.sh
 
-clean: ## remove what was built; keep downloads (build/venv, build/cuda-toolkit)
-	@shopt -s extglob nullglob; rm -rf build/!(venv|cuda-toolkit) bench/out
+clean: ## remove what was built; keep downloads (build/venv, build/third_party, build/cuda-toolkit)
+	@shopt -s extglob nullglob; rm -rf build/!(venv|third_party|cuda-toolkit) bench/out

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Install what building and testing need, where it is missing (Debian 12, Ubuntu 24.04).
 #
-#   tools/setup.sh           what the build needs
+#   tools/setup.sh           what the build needs, and the library of constrained output, from PyPI
+#                            into build/third_party (tools/llguidance.sh); without it everything
+#                            else works
 #   tools/setup.sh --test    and the Python packages of the tests, in build/venv
 #   tools/setup.sh --dev     and the second compiler, clang-format, clang-tidy, fuzzer runtime
 #   tools/setup.sh --cuda    and the CUDA compiler, from PyPI into build/cuda-toolkit, unless one is
@@ -149,4 +151,9 @@ if ((want_test)) && ! venv_ready; then
 fi
 if ((want_cuda)) && ! tools/nvcc.sh --version >/dev/null 2>&1; then
     make_cuda
+fi
+mkdir -p build
+if ! tools/llguidance.sh 2>build/llguidance.log; then
+    echo "setup: no library for constrained output ($(tail -n 1 build/llguidance.log)): schemas," \
+        "regexes, grammars and tools in requests will be refused, their tests skipped" >&2
 fi

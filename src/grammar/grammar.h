@@ -7,7 +7,7 @@
  *
  * The mask of a state is a pure function of its program and of the tokens it has accepted: not of
  * other states, threads, drafts or time. One layer owns reasoning: while a state is in thinking its
- * grammar does not move (gate.c). The engine behind is the llguidance library,
+ * grammar does not move (state.c). The engine behind is the llguidance library,
  * opened at run time (grammar_llg.c); where it is absent every compile call fails with
  * DI_E_UNSUPPORTED.
  *

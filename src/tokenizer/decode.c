@@ -51,6 +51,11 @@ bool tokenizer_is_special(const tokenizer *t, int32_t id)
     return id >= 0 && id < t->n_ids && (t->flags[id] & TOK_SPECIAL) != 0;
 }
 
+bool tokenizer_is_added(const tokenizer *t, int32_t id)
+{
+    return id >= 0 && id < t->n_ids && (t->flags[id] & TOK_ADDED) != 0;
+}
+
 void tokenizer_decode(const tokenizer *t, const int32_t *ids, size_t n, bool skip_special, str *out)
 {
     str bytes = {0};

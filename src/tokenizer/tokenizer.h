@@ -53,6 +53,8 @@ const char *tokenizer_bytes(const tokenizer *t, int32_t id, size_t *n);
 const char *tokenizer_symbol(const tokenizer *t, int32_t id, size_t *n);
 /* True for added tokens that the file flags "special". */
 bool tokenizer_is_special(const tokenizer *t, int32_t id);
+/* True for all added tokens. */
+bool tokenizer_is_added(const tokenizer *t, int32_t id);
 /* Id of an added token with exactly this spelling, or -1. */
 int32_t tokenizer_added_id(const tokenizer *t, const char *spelling);
 

@@ -1,0 +1,571 @@
+/* Checks of a schema that the library leaves out, before it sees it (docs/constraints.md).
+ *
+ * Every schema that can be reached from the root is visited once: by its place or by a $ref. Then
+ * those that no finite value fits are found: "productive" is the least set that contains what has a
+ * scalar, an empty object or an empty array among its values, and what needs productive parts only.
+ * The rest becomes false, so that a model never walks into a value without an end. */
+#include <math.h>
+#include <string.h>
+
+#include "base/json_write.h"
+#include "base/map.h"
+#include "grammar/grammar_internal.h"
+
+#define MAX_MIN    100000.0  /* a least count above is refused */
+#define MAX_MAX    1000000.0 /* a largest count above is no bound */
+#define MAX_PASSES 64        /* of the search for productive schemas */
+
+typedef enum keyword_kind {
+    KW_SCHEMA,
+    KW_SCHEMAS,    /* a list that is not empty */
+    KW_SCHEMA_MAP, /* name -> schema */
+    KW_PATTERN_MAP,
+    KW_ITEMS, /* a schema, or a list of the older drafts */
+    KW_TYPE,
+    KW_MIN,
+    KW_MAX,
+    KW_NUMBER,
+    KW_FACTOR, /* a number, not 0 */
+    KW_PATTERN,
+    KW_FORMAT,
+    KW_REF,
+    KW_ENUM,
+    KW_REQUIRED,
+    KW_UNSUPPORTED
+} keyword_kind;
+
+static const struct keyword {
+    const char *name;
+    keyword_kind kind;
+} keywords[] = {
+    {"type", KW_TYPE},
+    {"properties", KW_SCHEMA_MAP},
+    {"required", KW_REQUIRED},
+    {"items", KW_ITEMS},
+    {"enum", KW_ENUM},
+    {"$ref", KW_REF},
+    {"additionalProperties", KW_SCHEMA},
+    {"anyOf", KW_SCHEMAS},
+    {"allOf", KW_SCHEMAS},
+    {"oneOf", KW_SCHEMAS},
+    {"$defs", KW_SCHEMA_MAP},
+    {"definitions", KW_SCHEMA_MAP},
+    {"prefixItems", KW_SCHEMAS},
+    {"additionalItems", KW_SCHEMA},
+    {"patternProperties", KW_PATTERN_MAP},
+    {"pattern", KW_PATTERN},
+    {"format", KW_FORMAT},
+    {"minLength", KW_MIN},
+    {"minItems", KW_MIN},
+    {"minProperties", KW_MIN},
+    {"maxLength", KW_MAX},
+    {"maxItems", KW_MAX},
+    {"maxProperties", KW_MAX},
+    {"minimum", KW_NUMBER},
+    {"maximum", KW_NUMBER},
+    {"exclusiveMinimum", KW_NUMBER},
+    {"exclusiveMaximum", KW_NUMBER},
+    {"multipleOf", KW_FACTOR},
+    {"not", KW_UNSUPPORTED},
+    {"if", KW_UNSUPPORTED},
+    {"then", KW_UNSUPPORTED},
+    {"else", KW_UNSUPPORTED},
+    {"contains", KW_UNSUPPORTED},
+    {"minContains", KW_UNSUPPORTED},
+    {"maxContains", KW_UNSUPPORTED},
+    {"uniqueItems", KW_UNSUPPORTED},
+    {"propertyNames", KW_UNSUPPORTED},
+    {"dependentRequired", KW_UNSUPPORTED},
+    {"dependentSchemas", KW_UNSUPPORTED},
+    {"dependencies", KW_UNSUPPORTED},
+    {"unevaluatedItems", KW_UNSUPPORTED},
+    {"unevaluatedProperties", KW_UNSUPPORTED},
+    {"$dynamicRef", KW_UNSUPPORTED},
+    {"$recursiveRef", KW_UNSUPPORTED},
+};
+
+/* A schema to visit, and what it refers to. */
+typedef struct unit {
+    struct unit *next;
+    jnode *v, *ref;
+} unit;
+
+typedef struct walk {
+    const preflight *p;
+    jnode *root;
+    unit *first, **end;
+    int n_units;
+    bool nested_ids; /* "$id" below the root: "#" may mean something else there */
+} walk;
+
+/* ---- small things ---- */
+
+static di_code fault_at(const walk *w, const jnode *v, grammar_fault kind, const char *keyword,
+                        const char *what, di_status *st)
+{
+    char pointer[256];
+
+    jtree_pointer(v, pointer, sizeof pointer);
+    return fault(w->p->detail, st, kind, pointer, keyword, "\"%s\" at \"%s\": %s", keyword, pointer,
+                 what);
+}
+
+static void warn_at(const walk *w, const jnode *v, const char *keyword)
+{
+    char pointer[256];
+
+    jtree_pointer(v, pointer, sizeof pointer);
+    warning_add(w->p->warnings, pointer, keyword);
+}
+
+static double number_of(const jnode *v)
+{
+    json_read r;
+    double x = NAN;
+
+    if (v->type != JSON_NUMBER)
+        return NAN;
+    json_open(&r, v->text, v->n_text, "number");
+    if (json_number(&r, &x, NULL) != DI_OK)
+        x = v->text[0] == '-' ? -INFINITY : INFINITY; /* beyond a double */
+    json_close(&r);
+    return x;
+}
+
+static bool is_schema(const jnode *v)
+{
+    return v->type == JSON_OBJECT || v->type == JSON_BOOL;
+}
+
+static di_code add_unit(walk *w, jnode *v, const char *keyword, di_status *st)
+{
+    unit *u;
+
+    if (!is_schema(v))
+        return fault_at(w, v, GRAMMAR_FAULT_SYNTAX, keyword, "a schema is an object or a boolean",
+                        st);
+    if (v->mark)
+        return DI_OK;
+    v->mark = 1;
+    u = arena_alloc(w->p->mem, 1, sizeof *u);
+    if (!u)
+        return di_fail(st, DI_E_NOMEM, "no memory to check a schema");
+    u->v = v;
+    *w->end = u;
+    w->end = &u->next;
+    w->n_units++;
+    return DI_OK;
+}
+
+/* ---- keywords ---- */
+
+static di_code check_type(const walk *w, const jnode *v, di_status *st)
+{
+    static const char *const types[] = {"string", "object",  "array", "integer",
+                                        "number", "boolean", "null"};
+    const jnode *t = v->type == JSON_ARRAY ? v->child : v;
+
+    for (; t; t = v->type == JSON_ARRAY ? t->next : NULL) {
+        size_t i = 0;
+
+        while (i < ARRAY_LEN(types) && !jtree_is(t, types[i]))
+            i++;
+        if (i == ARRAY_LEN(types))
+            return fault_at(w, t, GRAMMAR_FAULT_SYNTAX, "type", "there is no such type", st);
+    }
+    return DI_OK;
+}
+
+static di_code check_count(const walk *w, jnode *v, keyword_kind kind, di_status *st)
+{
+    double x = number_of(v);
+
+    if (!(x >= 0) || (x < 1e15 && x != floor(x)))
+        return fault_at(w, v, GRAMMAR_FAULT_SYNTAX, v->key, "a count is a whole number from 0 on",
+                        st);
+    if (kind == KW_MIN && x > MAX_MIN)
+        return fault_at(w, v, GRAMMAR_FAULT_LIMIT, v->key, "at most 100,000 is possible", st);
+    if (kind == KW_MAX && x > MAX_MAX) {
+        warn_at(w, v, v->key);
+        jtree_remove(v);
+    }
+    return DI_OK;
+}
+
+static di_code check_pattern(const walk *w, const jnode *at, const char *re, size_t n,
+                             const char *keyword, di_status *st)
+{
+    grammar_fault kind;
+    int64_t offset;
+    const char *why;
+
+    if (memchr(re, 0, n))
+        return fault_at(w, at, GRAMMAR_FAULT_SYNTAX, keyword, "a zero byte in a pattern", st);
+    if (pattern_check(re, n, &kind, &offset, &why) == DI_OK)
+        return DI_OK;
+    if (w->p->detail)
+        w->p->detail->offset = offset;
+    return fault_at(w, at, kind, keyword, why, st);
+}
+
+/* Other formats are annotations by the standard. */
+static di_code check_format(const walk *w, jnode *v, di_status *st)
+{
+    static const char *const formats[] = {"date-time", "time", "date", "duration", "email",
+                                          "hostname",  "ipv4", "ipv6", "uuid",     "uri"};
+
+    if (v->type != JSON_STRING)
+        return fault_at(w, v, GRAMMAR_FAULT_SYNTAX, "format", "a format is a string", st);
+    for (size_t i = 0; i < ARRAY_LEN(formats); i++)
+        if (jtree_is(v, formats[i]))
+            return DI_OK;
+    warn_at(w, v, "format");
+    jtree_remove(v);
+    return DI_OK;
+}
+
+static di_code check_ref(walk *w, unit *u, const jnode *v, di_status *st)
+{
+    if (v->type != JSON_STRING)
+        return fault_at(w, v, GRAMMAR_FAULT_SYNTAX, "$ref", "a reference is a string", st);
+    if (v->text[0] != '#' || w->nested_ids)
+        return DI_OK; /* inside the document or not: the library knows */
+    if (v->text[1] && v->text[1] != '/')
+        return DI_OK; /* an anchor */
+    u->ref = jtree_resolve(w->root, v->text + 1);
+    if (!u->ref)
+        return fault_at(w, v, GRAMMAR_FAULT_SYNTAX, "$ref", "there is nothing at this reference",
+                        st);
+    return add_unit(w, u->ref, "$ref", st);
+}
+
+static di_code check_required(const walk *w, const jnode *v, di_status *st)
+{
+    bool ok = v->type == JSON_ARRAY;
+
+    for (const jnode *c = v->child; c && ok; c = c->next)
+        ok = c->type == JSON_STRING && !memchr(c->text, 0, c->n_text);
+    return ok ? DI_OK
+              : fault_at(w, v, GRAMMAR_FAULT_SYNTAX, "required", "a list of names is needed", st);
+}
+
+static di_code add_children(walk *w, jnode *v, di_status *st)
+{
+    for (jnode *c = v->child; c; c = c->next) {
+        di_code rc = add_unit(w, c, v->key, st);
+
+        if (rc != DI_OK)
+            return rc;
+    }
+    return DI_OK;
+}
+
+static di_code check_map(walk *w, jnode *v, bool patterns, di_status *st)
+{
+    if (v->type != JSON_OBJECT)
+        return fault_at(w, v, GRAMMAR_FAULT_SYNTAX, v->key, "an object of schemas is needed", st);
+    for (jnode *c = v->child; c && patterns; c = c->next) {
+        di_code rc = check_pattern(w, c, c->key, c->n_key, v->key, st);
+
+        if (rc != DI_OK)
+            return rc;
+    }
+    return add_children(w, v, st);
+}
+
+/* A keyword that the library lacks but that says nothing here. */
+static bool says_nothing(const jnode *v)
+{
+    const jnode *s = v->parent, *type = jtree_get(v, "type");
+    bool empty = (v->type == JSON_OBJECT && v->n_child == 0) || (v->type == JSON_BOOL && v->flag);
+
+    if (strcmp(v->key, "uniqueItems") == 0)
+        return v->type == JSON_BOOL && !v->flag;
+    if (strcmp(v->key, "if") == 0)
+        return !jtree_get(s, "then") && !jtree_get(s, "else");
+    if (strcmp(v->key, "then") == 0 || strcmp(v->key, "else") == 0)
+        return !jtree_get(s, "if");
+    if (strcmp(v->key, "minContains") == 0 || strcmp(v->key, "maxContains") == 0)
+        return !jtree_get(s, "contains");
+    if (strcmp(v->key, "propertyNames") == 0)
+        return empty || (v->n_child == 1 && jtree_is(type, "string"));
+    if (strncmp(v->key, "unevaluated", 11) == 0)
+        return empty;
+    if (strncmp(v->key, "depend", 6) == 0)
+        return v->type == JSON_OBJECT && v->n_child == 0;
+    return false;
+}
+
+static di_code check_unsupported(const walk *w, jnode *v, di_status *st)
+{
+    if (!says_nothing(v)) {
+        if (w->p->strict)
+            return fault_at(w, v, GRAMMAR_FAULT_UNSUPPORTED, v->key,
+                            "this keyword cannot be enforced", st);
+        warn_at(w, v, v->key);
+    }
+    jtree_remove(v);
+    return DI_OK;
+}
+
+static di_code check_keyword(walk *w, unit *u, jnode *v, keyword_kind kind, di_status *st)
+{
+    double x;
+
+    switch (kind) {
+    case KW_SCHEMA:
+        return add_unit(w, v, v->key, st);
+    case KW_SCHEMAS:
+        if (v->type != JSON_ARRAY || (!v->child && strcmp(v->key, "prefixItems") != 0))
+            return fault_at(w, v, GRAMMAR_FAULT_SYNTAX, v->key, "a list of schemas is needed", st);
+        return add_children(w, v, st);
+    case KW_SCHEMA_MAP:
+    case KW_PATTERN_MAP:
+        return check_map(w, v, kind == KW_PATTERN_MAP, st);
+    case KW_ITEMS:
+        return v->type == JSON_ARRAY ? add_children(w, v, st) : add_unit(w, v, v->key, st);
+    case KW_TYPE:
+        return check_type(w, v, st);
+    case KW_MIN:
+    case KW_MAX:
+        return check_count(w, v, kind, st);
+    case KW_NUMBER:
+    case KW_FACTOR:
+        x = number_of(v);
+        if (isnan(x) || (kind == KW_FACTOR && x == 0))
+            return fault_at(w, v, GRAMMAR_FAULT_SYNTAX, v->key, "a number is needed", st);
+        return DI_OK;
+    case KW_PATTERN:
+        if (v->type != JSON_STRING)
+            return fault_at(w, v, GRAMMAR_FAULT_SYNTAX, v->key, "a pattern is a string", st);
+        return check_pattern(w, v, v->text, v->n_text, v->key, st);
+    case KW_FORMAT:
+        return check_format(w, v, st);
+    case KW_REF:
+        return check_ref(w, u, v, st);
+    case KW_ENUM:
+        if (v->type != JSON_ARRAY || !v->child)
+            return fault_at(w, v, GRAMMAR_FAULT_SYNTAX, v->key, "a list of values is needed", st);
+        return DI_OK;
+    case KW_REQUIRED:
+        return check_required(w, v, st);
+    case KW_UNSUPPORTED:
+        break;
+    }
+    return check_unsupported(w, v, st);
+}
+
+static di_code visit(walk *w, unit *u, di_status *st)
+{
+    for (size_t i = 0; i < ARRAY_LEN(keywords); i++) {
+        jnode *v = jtree_get(u->v, keywords[i].name);
+        di_code rc = v ? check_keyword(w, u, v, keywords[i].kind, st) : DI_OK;
+
+        if (rc != DI_OK)
+            return rc;
+    }
+    return DI_OK;
+}
+
+/* ---- finite values ---- */
+
+static bool has_type(const jnode *types, const char *name)
+{
+    if (!types || jtree_is(types, name))
+        return true;
+    for (const jnode *t = types->child; t; t = t->next)
+        if (jtree_is(t, name))
+            return true;
+    return false;
+}
+
+static bool needs_none(const jnode *v)
+{
+    return !v || v->mark2 || !v->mark;
+}
+
+static bool required_ok(const jnode *s)
+{
+    const jnode *required = jtree_get(s, "required"), *props = jtree_get(s, "properties");
+    const jnode *rest = jtree_get(s, "additionalProperties"), *p;
+    map *open = NULL; /* declared and not productive; many names make it worth it */
+    bool ok = true;
+
+    if (!required)
+        return true;
+    if (required->n_child > 16 && props) {
+        open = map_new(16);
+        for (p = props->child; open && p; p = p->next)
+            if (!p->mark2)
+                map_insert(open, p->key, p->n_key, 0);
+        for (const jnode *r = required->child; open && r && ok; r = r->next)
+            ok = !map_find(open, r->text, r->n_text, &(uint32_t){0});
+        map_free(open);
+        return ok;
+    }
+    for (const jnode *r = required->child; r && ok; r = r->next) {
+        p = props ? props->child : NULL;
+        while (p && (p->n_key != r->n_text || memcmp(p->key, r->text, r->n_text) != 0))
+            p = p->next;
+        ok = p ? p->mark2 : jtree_get(s, "patternProperties") || needs_none(rest);
+    }
+    return ok;
+}
+
+static bool array_ok(const jnode *s)
+{
+    const jnode *min = jtree_get(s, "minItems"), *first = jtree_get(s, "prefixItems");
+    const jnode *items = jtree_get(s, "items");
+    double n = min ? number_of(min) : 0;
+
+    if (!first && items && items->type == JSON_ARRAY)
+        first = items;
+    for (const jnode *v = first ? first->child : NULL; v && n > 0; v = v->next, n--)
+        if (!needs_none(v))
+            return false;
+    return n <= 0 || items == first || needs_none(items);
+}
+
+/* Whether some finite value fits, as far as what is known now tells. */
+static bool is_productive(const unit *u)
+{
+    const jnode *s = u->v, *types = jtree_get(s, "type"), *any = NULL;
+    static const char *const scalars[] = {"string", "number", "integer", "boolean", "null"};
+    static const char *const choices[] = {"anyOf", "oneOf"};
+
+    if (s->type == JSON_BOOL)
+        return s->flag;
+    if (u->ref && !u->ref->mark2)
+        return false;
+    for (const jnode *v = (any = jtree_get(s, "allOf")) ? any->child : NULL; v; v = v->next)
+        if (!v->mark2)
+            return false;
+    for (size_t i = 0; i < ARRAY_LEN(choices); i++) {
+        bool some = !(any = jtree_get(s, choices[i]));
+
+        for (const jnode *v = any ? any->child : NULL; v && !some; v = v->next)
+            some = v->mark2;
+        if (!some)
+            return false;
+    }
+    if (jtree_get(s, "enum") || jtree_get(s, "const"))
+        return true;
+    for (size_t i = 0; i < ARRAY_LEN(scalars); i++)
+        if (has_type(types, scalars[i]))
+            return true;
+    return (has_type(types, "object") && required_ok(s)) ||
+           (has_type(types, "array") && array_ok(s));
+}
+
+/* Mark what is productive: passes in both directions until nothing changes. */
+static di_code find_productive(walk *w, di_status *st)
+{
+    unit **list = arena_alloc(w->p->mem, (size_t)w->n_units, sizeof *list);
+    bool changed = true;
+    int n = 0;
+
+    if (!list)
+        return di_fail(st, DI_E_NOMEM, "no memory to check a schema");
+    for (unit *u = w->first; u; u = u->next)
+        list[n++] = u;
+    for (int pass = 0; changed; pass++) {
+        changed = false;
+        if (pass == MAX_PASSES)
+            return fault_at(w, w->root, GRAMMAR_FAULT_LIMIT, "$ref",
+                            "references are tangled too much", st);
+        for (int i = 0; i < n; i++) {
+            const unit *u = list[pass % 2 ? i : n - 1 - i];
+
+            if (!u->v->mark2 && is_productive(u)) {
+                u->v->mark2 = 1;
+                changed = true;
+            }
+        }
+    }
+    return DI_OK;
+}
+
+/* ---- the whole ---- */
+
+static bool has_nested_id(const jnode *v, bool root)
+{
+    const jnode *id = root ? NULL : jtree_get(v, "$id");
+
+    if (id && id->type == JSON_STRING)
+        return true;
+    for (const jnode *c = v->child; c; c = c->next)
+        if (has_nested_id(c, false))
+            return true;
+    return false;
+}
+
+di_code preflight_check(const preflight *p, jnode *root, di_status *st)
+{
+    walk w = {.p = p, .root = root, .nested_ids = has_nested_id(root, true)};
+    jnode *own = jtree_get(root, "x-guidance");
+    di_code rc;
+
+    w.end = &w.first;
+    if (own)
+        jtree_remove(own);
+    DI_TRY(add_unit(&w, root, "schema", st));
+    for (unit *u = w.first; u; u = u->next)
+        DI_TRY(visit(&w, u, st));
+    DI_TRY(find_productive(&w, st));
+    if (!root->mark2) {
+        rc = fault_at(&w, root, GRAMMAR_FAULT_UNSAT, "schema", "no finite value fits", st);
+        goto done;
+    }
+    for (unit *u = w.first; u; u = u->next)
+        if (!u->v->mark2) {
+            u->v->type = JSON_BOOL;
+            u->v->flag = false;
+            u->v->child = u->v->last = NULL;
+            u->v->n_child = 0;
+        }
+done:
+    return rc;
+}
+
+/* Our settings come last: the library takes the member out by moving the last one to its place, and
+ * the order of members is the order of properties. */
+void preflight_write(const preflight *p, const jnode *root, bool lenient, str *out)
+{
+    str body = {0};
+
+    if (root->type == JSON_OBJECT)
+        jtree_write(root, &body);
+    else
+        str_puts(&body, "{}");
+    if (body.len)
+        str_append(out, body.data, body.len - 1);
+    str_puts(out, body.len > 2 ? ", \"x-guidance\": {" : "\"x-guidance\": {");
+    if (lenient)
+        str_puts(out, "\"lenient\": true, ");
+    if (p->compact)
+        str_puts(out, "\"whitespace_flexible\": false, \"item_separator\": \",\", "
+                      "\"key_separator\": \":\"");
+    else
+        str_printf(out, "\"whitespace_pattern\": \"[\\\\x20\\\\x0A\\\\x0D\\\\x09]{1,%d}\"",
+                   p->max_whitespace);
+    str_puts(out, ", \"json_allow_general_unicode_escapes\": true}}");
+    out->failed = out->failed || !str_ok(&body);
+    str_fini(&body);
+}
+
+di_code preflight_schema(const preflight *p, const char *text, size_t n, bool lenient, str *out,
+                         di_status *st)
+{
+    di_status read = {0};
+    jnode *root;
+    di_code rc = jtree_read(p->mem, text, n, "schema", &root, &read);
+
+    if (rc == DI_E_NOMEM)
+        return di_fail(st, rc, "%s", read.message);
+    if (rc != DI_OK)
+        return fault(p->detail, st, GRAMMAR_FAULT_SYNTAX, "", "", "%s", read.message);
+    rc = preflight_check(p, root, st);
+    if (rc == DI_OK)
+        preflight_write(p, root, lenient, out);
+    return rc;
+}

@@ -1,0 +1,14 @@
+di_unpack(tokenizer-v4/tokenizer.json.xz)
+foreach(name dsml ebnf jsts_2020_12 protocol random regex schema)
+  di_unpack(structured/${name}.jsonl.xz)
+endforeach()
+
+# Runs over any folder of cases; here over tests/data/structured. 77 = the library is absent.
+di_program(golden_structured SOURCES ${CMAKE_CURRENT_LIST_DIR}/golden_structured.c
+           USES base tokenizer grammar)
+add_dependencies(golden_structured di_data)
+set_target_properties(golden_structured PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+add_test(NAME golden_structured
+         COMMAND golden_structured --data ${DI_DATA_DIR}/structured
+                 --tokenizer ${DI_DATA_DIR}/tokenizer-v4/tokenizer.json)
+set_tests_properties(golden_structured PROPERTIES LABELS "unit" SKIP_RETURN_CODE 77 TIMEOUT 600)
