@@ -13,28 +13,32 @@
 #include "base/json_read.h"
 #include "base/str.h"
 
+/* Values in one document: a body of a few bytes per value cannot take 30 times its size for long.
+ */
+#define JTREE_MAX_VALUES 2000000
+
 typedef enum jtree_number { JTREE_I64, JTREE_U64, JTREE_REAL } jtree_number;
 
 typedef struct jtree jtree;
 struct jtree {
     json_type type;
     jtree_number kind; /* of a number: I64 when it is one, else U64, else REAL */
-    bool yes;
-    int64_t i64;
-    uint64_t u64;
-    double real;      /* of every number */
-    const char *text; /* string, decoded; a 0 byte follows */
-    size_t n;         /* bytes of the string; members of the container */
-    const jtree *child, *next;
-    const char *key; /* of a member of an object */
+    union {
+        bool yes;
+        int64_t i64;
+        uint64_t u64;
+        double real;
+        const char *text;   /* string, decoded; a 0 byte follows */
+        const jtree *child; /* first member of an array or object */
+    };
+    size_t n;          /* bytes of the string; members of the container */
+    const jtree *next; /* in the same container */
+    const char *key;   /* of a member of an object */
     size_t n_key;
 };
 
-/* Read the next value of r. NULL and a failed status: FORMAT (malformed, a number beyond double),
- * NOMEM. */
-const jtree *jtree_read(json_read *r, arena *mem, di_status *st);
-
-/* Read text[0..n), which must be one value. `name` is for messages. */
+/* Read text[0..n), which must be one value. `name` is for messages. NULL and a failed status:
+ * FORMAT (malformed, a number beyond double, too many values), NOMEM. */
 const jtree *jtree_parse(const char *text, size_t n, arena *mem, const char *name, di_status *st);
 
 /* The member with this key; NULL when there is none, or when t is no object (NULL included). */
@@ -44,6 +48,12 @@ const jtree *jtree_find(const jtree *t, const char *key, size_t n);
 /* True for a string that is `want`. */
 bool jtree_is(const jtree *t, const char *want);
 
+/* Value of a number. */
+double jtree_real(const jtree *t);
+
+/* True when both are the same JSON value; objects compare without regard to order. */
+bool jtree_equal(const jtree *a, const jtree *b);
+
 /* How to print: PYTHON as prompts have it ("a": 1, 1e-05), COMPACT as constraints do ("a":1). */
 typedef enum jtree_style { JTREE_PYTHON, JTREE_COMPACT } jtree_style;
 
@@ -52,3 +62,4 @@ void jtree_print(const jtree *t, jtree_style style, str *out);
 
 /* Append text as the inside of a JSON string: escapes as both styles have them. */
 void jtree_escape(const char *text, size_t n, str *out);
+void jtree_quote(const char *text, size_t n, str *out);

@@ -13,6 +13,7 @@
 
 #include "base/status.h"
 #include "base/str.h"
+#include "recipe/marked.h"
 #include "recipe/request.h"
 #include "tokenizer/tokenizer.h"
 
@@ -36,7 +37,7 @@ typedef enum recipe_event_kind {
     RECIPE_EVENT_CONTENT,
     RECIPE_EVENT_CALL,    /* a call begins: text is its name */
     RECIPE_EVENT_ARGS,    /* more of the JSON text of its arguments */
-    RECIPE_EVENT_CALL_END /* text is the markup of the whole call, for recipe_replay_put */
+    RECIPE_EVENT_CALL_END /* the call is complete; markup is what the model wrote */
 } recipe_event_kind;
 
 typedef struct recipe_event {
@@ -46,6 +47,7 @@ typedef struct recipe_event {
     size_t n;
     const recipe_logprob *logprob; /* REASONING, CONTENT: of the tokens that this shows */
     size_t n_logprob;
+    const recipe_marked *markup; /* CALL_END: for recipe_replay_put */
 } recipe_event;
 
 /* Everything is borrowed for the call. */

@@ -7,25 +7,18 @@
 #pragma once
 
 #include <stdbool.h>
-#include <stddef.h>
 
 #include "base/status.h"
-#include "base/str.h"
 #include "recipe/chat.h"
+#include "recipe/marked.h"
 #include "recipe/replay.h"
 #include "tokenizer/tokenizer.h"
 
-/* Bytes [begin, end) of the text are one control token. */
-typedef struct recipe_span {
-    size_t begin, end;
-} recipe_span;
-
-typedef struct recipe_prompt {
-    str text;
-    recipe_span *special; /* ascending, disjoint */
-    size_t n_special, cap_special;
-} recipe_prompt;
-void recipe_prompt_fini(recipe_prompt *p);
+typedef recipe_marked recipe_prompt;
+static inline void recipe_prompt_fini(recipe_prompt *p)
+{
+    recipe_marked_fini(p);
+}
 
 /* Where the answer begins: inside the reasoning, or in the content. */
 bool recipe_starts_in_reasoning(const recipe_chat *c);

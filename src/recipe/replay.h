@@ -9,7 +9,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "base/str.h"
+#include "recipe/chat.h"
+#include "recipe/marked.h"
 
 typedef struct recipe_replay recipe_replay;
 
@@ -17,12 +18,12 @@ typedef struct recipe_replay recipe_replay;
 recipe_replay *recipe_replay_new(size_t max_bytes);
 void recipe_replay_free(recipe_replay *r);
 
-/* Remember one call: `text` is its markup from "<DSML invoke" to its closing tag. Out of memory, or
- * a text beyond the bound, is not an error: the call is rendered anew then. */
+/* Remember one call: `markup` goes from "<DSML invoke" to its closing tag. Everything is copied.
+ * Running out of memory, or a text beyond the bound, is no error: the call is rendered anew then.
+ */
 void recipe_replay_put(recipe_replay *r, const char *id, const char *name, const char *arguments,
-                       const char *text, size_t n);
+                       size_t n_arguments, const recipe_marked *markup);
 
-/* Append the text of a call to *out and return true, if it is known, has this name and these
- * arguments. r may be NULL. */
-bool recipe_replay_get(recipe_replay *r, const char *id, size_t n_id, const char *name,
-                       size_t n_name, const char *arguments, size_t n_arguments, str *out);
+/* Append the markup of a call to *out and return true, if its id is known and has this name and
+ * arguments of this value. r may be NULL. */
+bool recipe_replay_get(recipe_replay *r, const recipe_call *call, recipe_marked *out);

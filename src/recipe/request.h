@@ -25,6 +25,7 @@
 
 #define RECIPE_MAX_STOP     16
 #define RECIPE_MAX_STOP_IDS 31
+#define RECIPE_MAX_TOOLS    4096
 
 /* Which fields of the sampling the body set itself, null aside. */
 typedef enum recipe_set {

@@ -1,0 +1,45 @@
+/* A body of bytes -> tree -> the reader of its protocol. See request.h. */
+#include "recipe/request.h"
+
+#include <string.h>
+
+#include "recipe/recipe_internal.h"
+
+bool recipe_request_parse(recipe_request *q, recipe_protocol protocol, const recipe_options *o,
+                          const char *body, size_t n, recipe_error *e)
+{
+    static const recipe_options defaults;
+    reading rd = {.q = q, .o = o ? o : &defaults, .e = e};
+    const jtree *t;
+    di_status st = {0};
+
+    *q = (recipe_request){.protocol = protocol, .mode = rd.o->mode, .model = ""};
+    *e = (recipe_error){0};
+    rd.strict = rd.o->mode == RECIPE_STRICT;
+    q->max_tokens_thinking = rd.o->max_tokens_thinking ? rd.o->max_tokens_thinking : 393216;
+    q->max_tokens_plain = rd.o->max_tokens_plain ? rd.o->max_tokens_plain : 393216;
+    q->mem = rd.mem = arena_new(0);
+    if (!q->mem)
+        return out_of_memory(&rd);
+    t = jtree_parse(body, n, q->mem, "request body", &st);
+    if (!t) {
+        e->parse = true;
+        recipe_error_from(e, &st);
+        return false;
+    }
+    switch (protocol) {
+    case RECIPE_PROTOCOL_CHAT:
+        return request_read_chat(&rd, t);
+    case RECIPE_PROTOCOL_RESPONSES:
+        return request_read_responses(&rd, t);
+    case RECIPE_PROTOCOL_MESSAGES:
+        break;
+    }
+    return request_read_messages(&rd, t);
+}
+
+void recipe_request_fini(recipe_request *q)
+{
+    arena_free(q->mem);
+    *q = (recipe_request){0};
+}

@@ -1,0 +1,190 @@
+/* Tools of a request: names, schemas, choice (spec recipe.md 2.3). See recipe_internal.h. */
+#include <string.h>
+
+#include "base/map.h"
+#include "recipe/recipe_internal.h"
+
+recipe_tool *tools_add(reading *rd, tool_list *l)
+{
+    if (l->n == RECIPE_MAX_TOOLS) {
+        convert_fail(rd, "Too many tools: at most %d are supported", RECIPE_MAX_TOOLS);
+        return NULL;
+    }
+    if (l->n == l->cap) {
+        size_t cap = l->cap ? l->cap * 2 : 16;
+        recipe_tool *more = take_memory(rd, cap, sizeof *more);
+
+        if (!more)
+            return NULL;
+        if (l->n)
+            memcpy(more, l->tool, l->n * sizeof *more);
+        l->tool = more;
+        l->cap = cap;
+    }
+    return &l->tool[l->n++];
+}
+
+void tool_fill(recipe_tool *t, const jtree *name, const jtree *description, const jtree *parameters,
+               const jtree *strict)
+{
+    t->name = name->text;
+    t->n_name = name->n;
+    if (description) {
+        t->description = description->text;
+        t->n_description = description->n;
+    }
+    t->parameters = parameters;
+    if (strict)
+        t->strict = strict->yes ? RECIPE_STRICT_YES : RECIPE_STRICT_NO;
+}
+
+bool tool_check_name(reading *rd, const char *name, size_t n, const char *path)
+{
+    if (n == 0)
+        return convert_fail(rd,
+                            "Invalid '%s': empty string. Expected a string with minimum length 1, "
+                            "but got an empty string instead.",
+                            path);
+    for (size_t i = 0; i < n; i++) {
+        char c = name[i];
+
+        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+              c == '_' || c == '-'))
+            return convert_fail(rd,
+                                "Invalid '%s': string does not match pattern. Expected a string "
+                                "that matches the pattern '^[a-zA-Z0-9_-]+$'.",
+                                path);
+    }
+    return true;
+}
+
+static bool unique_names(reading *rd, const tool_list *l)
+{
+    map *seen = map_new(l->n + 1);
+    bool ok = seen != NULL;
+
+    if (!ok)
+        return out_of_memory(rd);
+    for (size_t i = 0; ok && i < l->n; i++) {
+        int got = map_insert(seen, l->tool[i].name, l->tool[i].n_name, 0);
+
+        if (got < 0)
+            ok = out_of_memory(rd);
+        else if (got == 0)
+            ok = convert_fail(rd, "Tool names must be unique.");
+    }
+    map_free(seen);
+    return ok;
+}
+
+/* "type" must be "object"; what else it is goes into the message. */
+static bool check_type(reading *rd, const recipe_tool *t)
+{
+    const jtree *type = jtree_get(t->parameters, "type");
+    str text = {0};
+
+    if (jtree_is(type, "object"))
+        return true;
+    if (type)
+        jtree_print(type, JTREE_COMPACT, &text);
+    else
+        str_puts(&text, "null");
+    convert_fail(rd,
+                 "Invalid schema for function '%s': schema must be a JSON Schema of 'type: "
+                 "\"object\"', got 'type: %.*s'.",
+                 t->name, text.len > 200 ? 200 : (int)text.len, str_text(&text));
+    str_fini(&text);
+    return false;
+}
+
+static bool check_schema(reading *rd, recipe_tool *t, bool check_strict)
+{
+    const char *why;
+
+    if (!t->parameters)
+        return true;
+    if (!schema_valid(rd, t->parameters, &why))
+        return convert_fail(rd, "Invalid schema for function '%s': %s", t->name, why ? why : "");
+    if (check_strict && t->strict == RECIPE_STRICT_YES) {
+        t->parameters =
+            schema_strict(rd, t->parameters, "Invalid tool parameters schema ",
+                          "The top level of the function parameters schema must be an object.");
+        return t->parameters != NULL;
+    }
+    return check_type(rd, t);
+}
+
+bool tools_check(reading *rd, tool_list *l, bool check_strict)
+{
+    size_t n_strict = 0;
+
+    if (!unique_names(rd, l))
+        return false;
+    for (size_t i = 0; i < l->n; i++) {
+        if (!check_schema(rd, &l->tool[i], check_strict))
+            return false;
+        n_strict += l->tool[i].strict == RECIPE_STRICT_YES;
+    }
+    if (rd->strict && check_strict && n_strict > 0 && n_strict < l->n)
+        return convert_fail(rd, "Cannot use strict tool with non-strict tool in the same request");
+    return true;
+}
+
+const recipe_tool *tools_find(const tool_list *l, const char *name, size_t n)
+{
+    for (size_t i = 0; i < l->n; i++)
+        if (l->tool[i].n_name == n && memcmp(l->tool[i].name, name, n) == 0)
+            return &l->tool[i];
+    return NULL;
+}
+
+/* Keep only the tools that a list of allowed ones names. */
+static bool allow(reading *rd, const tool_list *l, const jtree *allowed)
+{
+    recipe_chat *c = &rd->q->chat;
+    recipe_tool *left = take_memory(rd, allowed->n, sizeof *left);
+    size_t n = 0;
+
+    if (!left)
+        return false;
+    for (const jtree *v = allowed->child; v; v = v->next) {
+        const jtree *f = jtree_get(v, "function"), *name = jtree_get(f ? f : v, "name");
+        const recipe_tool *t =
+            name && name->type == JSON_STRING ? tools_find(l, name->text, name->n) : NULL;
+
+        if (t)
+            left[n++] = *t;
+    }
+    c->tool = left;
+    c->n_tools = n;
+    return n > 0 || convert_fail(rd, "tool_choice allows none of the tools that are declared.");
+}
+
+bool tools_choose(reading *rd, const tool_list *l, const tool_choice *choice)
+{
+    recipe_chat *c = &rd->q->chat;
+
+    c->tool = l->tool;
+    c->n_tools = l->n;
+    if (l->n == 0)
+        return true;
+    c->choice = choice->choice;
+    if (choice->name) {
+        const jtree *name = choice->name;
+        const recipe_tool *t = tools_find(l, name->text, name->n);
+
+        if (!t)
+            return convert_fail(rd,
+                                "Invalid value for 'tool_call': no function named '%s' was "
+                                "specified in the 'tools' parameter.",
+                                name->text);
+        c->tool = t;
+        c->n_tools = 1;
+        c->choice = RECIPE_CHOICE_REQUIRED;
+    } else if (choice->allowed && !allow(rd, l, choice->allowed)) {
+        return false;
+    }
+    if (c->choice == RECIPE_CHOICE_REQUIRED && c->thinking)
+        return convert_fail(rd, "Thinking mode does not support this tool_choice");
+    return true;
+}
