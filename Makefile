@@ -5,7 +5,7 @@ PRESET ?= release
 # Build everything, or the targets given, in the folder of a preset.
 BUILD = cmake --preset $(1) >/dev/null && cmake --build --preset $(1) -j $(JOBS) $(if $(2),--target $(2))
 
-.PHONY: help demo test check release bench soak cuda fmt lint clean
+.PHONY: help demo install test check release bench soak cuda fmt lint clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -18,6 +18,14 @@ demo: ## build, and let the shipped model answer
 release: ## optimised build: build/release/deepinfer, tests and benches
 	@tools/setup.sh
 	@$(call BUILD,release)
+
+# PREFIX and DESTDIR as usual: make install PREFIX=/usr DESTDIR=stage
+PREFIX ?= /usr/local
+
+install: ## the program, libdeepinfer with header and pkg-config file, into PREFIX (/usr/local)
+	@tools/setup.sh
+	@$(call BUILD,release,deepinfer deepinfer_static)
+	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)"
 
 test: ## one build and all tests
 	@tools/setup.sh --test

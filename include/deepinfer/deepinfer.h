@@ -1,11 +1,13 @@
 /* DeepInfer-C: the public face of the engine.
  *
- *   di_model *m;  di_engine *e;  di_request *r;
+ *   di_model *m;  di_engine *e;  di_event event;
  *   di_model_open(&m, "models/tiny", NULL, &st);
  *   di_engine_start(&e, m, NULL, &st);
- *   di_submit(e, &(di_request_params){.prompt = "Hello", ...}, &r, &st);
+ *   di_submit(e, &(di_request_params){.text = "Hello", .n_text = 5, .max_tokens = 20}, NULL, &st);
  *   while (di_poll(e, &event, -1)) ...            or a callback in the parameters
  *   di_engine_close(e);  di_model_close(m);
+ *
+ * docs/api-c.md explains it, examples/minimal.c is a whole program.
  *
  * One answer: the tokens of a request are a pure function of (weights, prompt, parameters, seed).
  * They do not depend on other requests, chunk sizes, cache hits, preemption, speculation, threads.
@@ -24,8 +26,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-#define DI_API __attribute__((visibility("default")))
 
 /* ---- model ---------------------------------------------------------------------------------- */
 

@@ -9,6 +9,8 @@
 extern "C" {
 #endif
 
+#define DI_API __attribute__((visibility("default")))
+
 /* One list makes the enum, the names and the HTTP status of the server. */
 #define DI_CODES(X)                                                                                \
     /* name        HTTP  meaning */                                                                \
@@ -33,10 +35,10 @@ typedef struct di_status {
 } di_status;
 
 /* "INVALID", "FORMAT", ...; "OK" for DI_OK. Static storage. */
-const char *di_code_name(di_code code);
+DI_API const char *di_code_name(di_code code);
 
 /* The HTTP status that the server answers with for this code; 200 for DI_OK. */
-int di_code_http(di_code code);
+DI_API int di_code_http(di_code code);
 
 #ifdef __cplusplus
 }
