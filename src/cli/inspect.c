@@ -204,33 +204,34 @@ static void print_costs(const report *r)
 static void print_memory(const report *r)
 {
     const memory_report *m = &r->mem;
-    const model_memory *p = &m->model;
+    const engine_memory *e = &m->engine;
+    const model_memory *p = &e->model;
+    int n = m->opt.engine.max_seqs;
     char a[32], b[32], d[32];
 
     printf("memory needed        %s for %d %s of up to 128 tokens each, and %s for each 1,000 "
-           "tokens more; %s when all have %s tokens\n",
-           human_bytes(a, m->total), m->opt.n_seqs, m->opt.n_seqs == 1 ? "sequence" : "sequences",
+           "tokens more; %s when all have %s tokens; %s at most\n",
+           human_bytes(a, m->total), n, n == 1 ? "sequence" : "sequences",
            human_bytes(b, (uint64_t)memory_per_1000(m)), human_bytes(d, m->full),
-           grouped((char[32]){0}, (uint64_t)m->opt.context));
+           grouped((char[32]){0}, (uint64_t)e->context), human_bytes((char[32]){0}, m->peak));
     printf("  weights            %s as back end %s holds them\n", human_bytes(a, p->weights),
            m->backend);
     printf("  embedding          %s, mapped, read all the time\n", human_bytes(a, p->embedding));
     printf("  step buffers       %s\n", human_bytes(a, p->step));
     printf("  kernel scratch     %s for %d %s\n", human_bytes(a, p->scratch), m->opt.threads,
            m->opt.threads == 1 ? "thread" : "threads");
-    printf("  tokenizer          %s%s\n", human_bytes(a, m->tokenizer),
+    printf("  tokenizer          %s%s\n", human_bytes(a, e->tokenizer),
            m->tokenizer_read ? "" : ", estimated from the vocabulary");
     printf("  sequences          %s, and %s in the first block of each\n",
-           human_bytes(a, m->sequences), human_bytes(b, m->blocks));
+           human_bytes(a, e->store.start), human_bytes(b, e->first_blocks));
     printf("  process            %s\n", human_bytes(a, m->process));
-    printf(
-        "  prefix cache       on top, as it fills: up to %s of checkpoints, and blocks up to all "
-        "of the pool\n",
-        human_bytes(a, m->cache));
     if (r->cfg->n_engram > 0)
         printf("  Engram rows        %s of %s tables, mapped and read on demand: the system takes "
                "them back\n",
                human_bytes(a, p->engram_used), human_bytes(b, p->engram));
+    printf("  pool, as it fills  %s for %s tokens; prefix cache: %s\n",
+           human_bytes(a, e->store.blocks), grouped(b, (uint64_t)e->kv_tokens),
+           m->opt.engine.no_prefix_cache ? "off" : human_bytes(d, e->store.checkpoints));
 }
 
 static void print_text(const report *r)
@@ -314,12 +315,13 @@ static void json_costs(json_write *w, const report *r)
 
 static void json_memory(json_write *w, const memory_report *m)
 {
-    const model_memory *p = &m->model;
+    const engine_memory *e = &m->engine;
+    const model_memory *p = &e->model;
 
     jw_key(w, "memory");
     jw_object(w);
-    jw_field(w, "context", (uint64_t)m->opt.context);
-    jw_field(w, "sequences", (uint64_t)m->opt.n_seqs);
+    jw_field(w, "context", (uint64_t)e->context);
+    jw_field(w, "sequences", (uint64_t)m->opt.engine.max_seqs);
     jw_field(w, "threads", (uint64_t)m->opt.threads);
     jw_key(w, "backend");
     jw_cstr(w, m->backend);
@@ -327,16 +329,19 @@ static void json_memory(json_write *w, const memory_report *m)
     jw_field(w, "embedding", p->embedding);
     jw_field(w, "step_buffers", p->step);
     jw_field(w, "kernel_scratch", p->scratch);
-    jw_field(w, "tokenizer", m->tokenizer);
-    jw_field(w, "sequence_state", m->sequences);
-    jw_field(w, "sequence_blocks", m->blocks);
+    jw_field(w, "tokenizer", e->tokenizer);
+    jw_field(w, "sequence_state", e->store.start);
+    jw_field(w, "sequence_blocks", e->first_blocks);
     jw_field(w, "process", m->process);
     jw_field(w, "engram_rows", p->engram_used);
     jw_field(w, "total", m->total);
     jw_key(w, "per_1000_tokens");
     jw_number(w, memory_per_1000(m));
     jw_field(w, "total_full", m->full);
-    jw_field(w, "prefix_cache", m->cache);
+    jw_field(w, "kv_tokens", (uint64_t)e->kv_tokens);
+    jw_field(w, "kv_pool", e->store.blocks);
+    jw_field(w, "prefix_cache", e->store.checkpoints);
+    jw_field(w, "peak", m->peak);
     jw_field(w, "mapped_on_demand", p->engram);
     jw_end(w);
 }
@@ -408,9 +413,9 @@ static void verify(const report *r, bool quiet, di_status *finding)
 
 typedef struct arguments {
     const char *dir;
-    bool json, verify, quiet;
+    bool json, verify, quiet, no_cache;
     const char *backend;
-    int64_t context, batch, threads;
+    int64_t context, batch, threads, kv_tokens;
 } arguments;
 
 static opt_result parse(arguments *a, int argc, char **argv, di_status *st)
@@ -440,6 +445,17 @@ static opt_result parse(arguments *a, int argc, char **argv, di_status *st)
          .help = "... for N sequences at the same time (default: 16)",
          .min = 1,
          .max = 256},
+        {.name = "kv-tokens",
+         .kind = OPT_INT,
+         .to = &a->kv_tokens,
+         .arg = "N",
+         .help = "... with a KV pool for N tokens (default: by free memory)",
+         .min = 128,
+         .max = 1ll << 40},
+        {.name = "no-prefix-cache",
+         .kind = OPT_FLAG,
+         .to = &a->no_cache,
+         .help = "... without the prefix cache"},
         {.name = "threads",
          .letter = 't',
          .kind = OPT_INT,
@@ -486,14 +502,17 @@ static di_code run(const arguments *a, di_status *finding, di_status *st)
 {
     checkpoint *c = NULL;
     report r = {.verified = a->verify, .finding = finding};
-    memory_options mo = {
-        .backend = a->backend, .threads = (int)a->threads, .n_seqs = (int)a->batch};
+    memory_options mo = {.backend = a->backend,
+                         .threads = (int)a->threads,
+                         .engine = {.max_seqs = (int)a->batch,
+                                    .kv_tokens = a->kv_tokens,
+                                    .no_prefix_cache = a->no_cache}};
     di_code rc = DI_OK;
 
     DI_TRY(checkpoint_open(&c, a->dir, !a->verify, st));
     r.c = c;
     r.cfg = checkpoint_config(c);
-    mo.context = a->context ? a->context : session_default_context(r.cfg);
+    mo.engine.max_context = a->context; /* 0: the engine's default */
     DI_TRY(memory_predict(&r.mem, c, &mo, st));
     sizes_of(&r.sizes, r.cfg);
     if (a->verify)

@@ -36,20 +36,16 @@ static void show_progress(void *arg, uint64_t done, uint64_t total)
     progress_set(p, done);
 }
 
-int64_t session_default_context(const model_config *c)
-{
-    return c->max_context < CONTEXT_DEFAULT ? c->max_context : CONTEXT_DEFAULT;
-}
-
 static di_code choose_context(session *s, int64_t asked, di_status *st)
 {
     int64_t longest = s->cfg->max_context;
+    int64_t usual = longest < CONTEXT_DEFAULT ? longest : CONTEXT_DEFAULT;
 
     if (asked > longest)
         return di_fail(st, DI_E_INVALID,
                        "--context is %lld, but this model's longest sequence is %lld",
                        (long long)asked, (long long)longest);
-    s->context = asked ? asked : session_default_context(s->cfg);
+    s->context = asked ? asked : usual;
     return DI_OK;
 }
 

@@ -83,9 +83,6 @@ void session_close(session *s);
 /* Fill in what requests are checked against: tokenizer, vocabulary, end of sentence, context. */
 void session_bind(const session *s, request_defaults *d);
 
-/* Longest sequence when none was asked for. */
-int64_t session_default_context(const model_config *c);
-
 /* What a name of session_numerics means. */
 numerics session_numerics_of(const char *name);
 

@@ -2,7 +2,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/sysinfo.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -10,11 +9,8 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "engine/engine_internal.h"
+#include "engine/memory.h"
 #include "engine/model_parts.h"
-
-#define DEFAULT_CONTEXT 65536
-#define CHECKPOINT_SHARE                                                                           \
-    4 /* checkpoints get at most 1/4 of what the blocks take, but a few always */
 
 /* ---- model ---- */
 
@@ -170,75 +166,26 @@ void di_free(void *p)
 
 /* ---- options ---- */
 
-/* A quarter of the memory that is free now. */
-static int64_t default_kv_tokens(const di_engine *e, const kv_layout *l)
-{
-    struct sysinfo info;
-    double bytes = (double)1 * (1u << 30), per_token = kv_bytes_per_token(l);
-    int64_t most = e->max_context * e->opt.max_seqs, tokens;
-
-    if (sysinfo(&info) == 0)
-        bytes = (double)info.freeram * info.mem_unit / 4;
-    tokens = per_token > 0 ? (int64_t)(bytes / per_token) : most;
-    return tokens < most ? tokens : most;
-}
-
 static di_code settle_options(di_engine *e, const di_engine_options *opt, di_status *st)
 {
-    di_engine_options *o = &e->opt;
-    const model_config *c = e->cfg;
+    di_code rc;
 
     if (opt)
-        *o = *opt;
-    o->max_seqs = o->max_seqs ? o->max_seqs : 64;
-    o->max_batched_tokens = o->max_batched_tokens ? o->max_batched_tokens : 512;
-    o->max_queued = o->max_queued ? o->max_queued : 1024;
-    o->checkpoint_spacing = o->checkpoint_spacing ? o->checkpoint_spacing : 4096;
-    o->stats_interval = o->stats_interval ? o->stats_interval : 100;
-    if (o->max_context == 0)
-        o->max_context = c->max_context < DEFAULT_CONTEXT ? c->max_context : DEFAULT_CONTEXT;
-    e->max_draft = o->draft_tokens < 0 ? 0 : o->draft_tokens ? o->draft_tokens : c->draft_block;
-    if (c->n_stages == 0)
-        e->max_draft = o->draft_tokens > 0 ? o->draft_tokens : 0;
-    if (o->max_seqs < 1 || o->max_seqs > 65536 || o->max_batched_tokens < o->max_seqs ||
-        o->max_context < 1 || o->max_context > c->max_context || o->checkpoint_spacing < 128 ||
-        o->checkpoint_spacing % 128 || e->max_draft > DSPARK_MAX_DRAFT)
-        return di_fail(st, DI_E_INVALID,
-                       "impossible engine options: %d sequences, %d tokens in a step (at least one "
-                       "per sequence), context %lld of %lld, checkpoints every %lld tokens (a "
-                       "multiple of 128), %d drafts (at most %d)",
-                       o->max_seqs, o->max_batched_tokens, (long long)o->max_context,
-                       (long long)c->max_context, (long long)o->checkpoint_spacing, e->max_draft,
-                       DSPARK_MAX_DRAFT);
-    if ((o->replay == DI_REPLAY_COMPACT || o->replay == DI_REPLAY_MASK) &&
-        o->replay_keep < c->window + e->max_draft + 1)
-        return di_fail(st, DI_E_INVALID,
-                       "replay_keep is %lld, but must be at least %d (window and drafts)",
-                       (long long)o->replay_keep, c->window + e->max_draft + 1);
-    e->max_context = o->max_context;
-    e->vocab = c->vocab;
-    e->mask_words = (c->vocab + 31) / 32;
-    return DI_OK;
+        e->opt = *opt;
+    rc = engine_settle(&e->opt, &e->max_draft, e->cfg, st);
+    e->max_context = e->opt.max_context;
+    e->vocab = e->cfg->vocab;
+    e->mask_words = (e->cfg->vocab + 31) / 32;
+    return rc;
 }
 
 /* ---- engine ---- */
 
 static di_code open_store(di_engine *e, di_status *st)
 {
-    const kv_layout *l = model_kv_layout(e->x.m);
-    int64_t tokens = e->opt.kv_tokens ? e->opt.kv_tokens : default_kv_tokens(e, l), bytes;
-    int64_t least = e->max_context + 4 * (1 + (int64_t)e->max_draft);
-    size_t ring = (size_t)l->n_rings * (size_t)l->window * l->ring_row_bytes;
-    kv_store_options o = {.layout = l,
-                          .n_encoder_rings = model_n_encoder_rings(e->x.m),
-                          .max_seqs = e->opt.max_seqs,
-                          .max_context = e->max_context + 4 * (1 + (int64_t)e->max_draft),
-                          .no_cache = e->opt.no_prefix_cache};
+    kv_store_options o = engine_store_options(&e->opt, e->max_draft, model_kv_layout(e->x.m),
+                                              model_n_encoder_rings(e->x.m), 0);
 
-    tokens = !e->opt.kv_tokens && tokens < least ? least : tokens;
-    o.n_blocks = (int)((tokens + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS);
-    bytes = (int64_t)o.n_blocks * (int64_t)l->block_bytes / CHECKPOINT_SHARE;
-    o.checkpoint_bytes = (size_t)bytes > 16 * ring ? (size_t)bytes : 16 * ring;
     e->opt.kv_tokens = (int64_t)o.n_blocks * KV_BLOCK_TOKENS;
     if (e->opt.max_queued_tokens == 0)
         e->opt.max_queued_tokens = 4 * e->opt.kv_tokens;
@@ -344,15 +291,9 @@ di_code di_engine_start(di_engine **out, di_model *m, const di_engine_options *o
     e->model = m;
     e->cfg = checkpoint_config(m->ckpt);
     DI_TRY(settle_options(e, opt, st));
-    mo = (model_options){.max_rows = e->opt.max_batched_tokens,
-                         .max_logit_rows = e->opt.max_batched_tokens,
-                         .max_seqs = e->opt.max_seqs,
-                         .max_draft = e->max_draft,
-                         .context = e->max_context + 4 * (1 + (int64_t)e->max_draft),
-                         .progress = m->opt.progress,
-                         .progress_arg = m->opt.progress_arg};
-    if (mo.context > e->cfg->max_context)
-        mo.context = e->cfg->max_context;
+    mo = engine_model_options(&e->opt, e->max_draft, e->cfg);
+    mo.progress = m->opt.progress;
+    mo.progress_arg = m->opt.progress_arg;
     DI_TRY(model_open(&e->x.m, m->ckpt, m->k, m->compressed, &mo, st));
     e->x.k = m->k;
     e->x.draft_block = e->cfg->n_stages > 0 ? e->max_draft : 0;

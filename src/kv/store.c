@@ -109,11 +109,16 @@ di_code kv_store_new(kv_store **out, const kv_store_options *opt, di_status *st)
     return DI_OK;
 }
 
-size_t kv_store_start_bytes(size_t fixed_bytes, int64_t n_blocks, int max_seqs)
+kv_store_memory kv_store_memory_of(const kv_store_options *opt)
 {
-    size_t per_block = sizeof *((kv_store *)NULL)->blocks + sizeof *((kv_store *)NULL)->nodes;
+    kv_store s = {.opt = *opt, .layout = *opt->layout};
+    size_t n = (size_t)opt->n_blocks, per_block = sizeof *s.blocks + sizeof *s.nodes;
 
-    return (size_t)max_seqs * ALIGN64(fixed_bytes) + (size_t)n_blocks * per_block;
+    unit_sizes(&s);
+    return (kv_store_memory){.start = (size_t)opt->max_seqs * ALIGN64(s.layout.fixed_bytes) +
+                                      n * per_block,
+                             .blocks = mem_aligned_bytes(n * s.layout.block_bytes),
+                             .checkpoints = (size_t)s.n_units * (s.unit_bytes + sizeof *s.ckpts)};
 }
 
 void kv_store_free(kv_store *s)

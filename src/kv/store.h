@@ -49,9 +49,15 @@ typedef struct kv_store_options {
 
 /* All memory is taken here. Errors: INVALID, NOMEM (says how many bytes). */
 di_code kv_store_new(kv_store **out, const kv_store_options *opt, di_status *st);
-/* What a store takes at once: fixed state of sequences, lists of blocks. Blocks and checkpoints
- * come on top as they are used. */
-size_t kv_store_start_bytes(size_t fixed_bytes, int64_t n_blocks, int max_seqs);
+
+/* What a store takes, in bytes. */
+typedef struct kv_store_memory {
+    size_t start;       /* at once: fixed state of sequences, lists */
+    size_t blocks;      /* of all blocks, as they are used */
+    size_t checkpoints; /* of all checkpoints, as they are used */
+} kv_store_memory;
+kv_store_memory kv_store_memory_of(const kv_store_options *opt);
+
 void kv_store_free(kv_store *s); /* all sequences closed before */
 
 /* A copy of state between two host places. */

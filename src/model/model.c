@@ -86,6 +86,8 @@ di_code model_memory_of(model_memory *out, const checkpoint *c, kernels *k,
     out->scratch = model_scratch_bytes(m);
     out->sequence = m->layout.fixed_bytes;
     out->block = m->layout.block_bytes;
+    out->layout = m->layout;
+    out->n_encoder_rings = model_n_encoder_rings(m);
 done:
     model_close(m);
     return rc;

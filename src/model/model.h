@@ -44,6 +44,8 @@ typedef struct model_memory {
     /* Engram tables, mapped and read row by row: pages that the system takes back when it needs
      * them. engram_used: those that the rows of 1,000 tokens lie on. */
     size_t engram, engram_used;
+    kv_layout layout; /* of the state of a sequence */
+    int n_encoder_rings;
 } model_memory;
 
 /* What model_open would take, by the same code: nothing is loaded or reserved, and `c` may have
