@@ -115,7 +115,8 @@ static void make_model(steps *s, checkpoint **ckpt, int n_threads)
     bench_check(kernels_open(&s->k, &ko, &st), &st);
     bench_check(model_open(&s->m, *ckpt, s->k, NULL, &mo, &st), &st);
     s->cfg = model_cfg(s->m);
-    bench_check(kv_pool_new(&s->pool, model_kv_layout(s->m), CONTEXT / KV_BLOCK_TOKENS, 1, &st),
+    bench_check(kv_pool_new_in(&s->pool, kernels_kv_memory(s->k), model_kv_layout(s->m),
+                               CONTEXT / KV_BLOCK_TOKENS, 1, &st),
                 &st);
     bench_check(kv_seq_new(s->pool, &s->seq, &st), &st);
     for (int i = 0; i < CONTEXT; i++)

@@ -190,8 +190,8 @@ static di_code run(const logits_options *o, di_status *st)
     DI_TRY(session_open(&s, &o->session, &lim, st));
     DI_TRY(read_ids(o->ids, s.cfg->vocab, &ids, st));
     DI_TRY(check_length(&s, ids.n, st));
-    DI_TRY(kv_pool_new(&blocks, model_kv_layout(s.m),
-                       (int)((ids.n + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS), 1, st));
+    DI_TRY(kv_pool_new_in(&blocks, kernels_kv_memory(s.k), model_kv_layout(s.m),
+                          (int)((ids.n + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS), 1, st));
     DI_TRY(kv_seq_new(blocks, &seq, st));
     host = mem_try_calloc((size_t)chunk * (size_t)s.cfg->vocab, sizeof *host);
     if (!host) {

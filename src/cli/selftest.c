@@ -61,7 +61,8 @@ static di_code forward(const session *s, const tok_ids *ids, int chunk, float **
     *out = mem_try_calloc(ids->n, row);
     if (!*out)
         return di_fail(st, DI_E_NOMEM, "no memory for the logits of %d tokens", n_ids);
-    DI_TRY(kv_pool_new(&blocks, model_kv_layout(s->m), n_ids / KV_BLOCK_TOKENS + 1, 1, st));
+    DI_TRY(kv_pool_new_in(&blocks, kernels_kv_memory(s->k), model_kv_layout(s->m),
+                          n_ids / KV_BLOCK_TOKENS + 1, 1, st));
     DI_TRY(kv_seq_new(blocks, &seq, st));
     for (int at = 0, n; at < n_ids; at += n) {
         int history = at < ngram - 1 ? at : ngram - 1;

@@ -6,7 +6,9 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t f32_bits(float x)
+#include "base/device.h"
+
+DI_FN uint32_t f32_bits(float x)
 {
     uint32_t u;
 
@@ -14,7 +16,7 @@ static inline uint32_t f32_bits(float x)
     return u;
 }
 
-static inline float f32_from_bits(uint32_t u)
+DI_FN float f32_from_bits(uint32_t u)
 {
     float x;
 
@@ -23,13 +25,13 @@ static inline float f32_from_bits(uint32_t u)
 }
 
 /* bf16: the upper half of an f32. */
-static inline float bf16_to_f32(uint16_t b)
+DI_FN float bf16_to_f32(uint16_t b)
 {
     return f32_from_bits((uint32_t)b << 16);
 }
 
 /* Round to nearest even; NaN stays a quiet NaN, overflow gives infinity. */
-static inline uint16_t bf16_from_f32(float x)
+DI_FN uint16_t bf16_from_f32(float x)
 {
     uint32_t u = f32_bits(x);
 
@@ -39,14 +41,14 @@ static inline uint16_t bf16_from_f32(float x)
 }
 
 /* bf(x) of the specification: round to bf16, keep as f32. */
-static inline float bf16_round(float x)
+DI_FN float bf16_round(float x)
 {
     return bf16_to_f32(bf16_from_f32(x));
 }
 
 /* UE8M0: 2^(byte-127), byte 0 is the subnormal 2^-127. The byte 255 (NaN) is refused at load and
  * must not come here. */
-static inline float ue8m0_to_f32(uint8_t byte)
+DI_FN float ue8m0_to_f32(uint8_t byte)
 {
     return byte ? f32_from_bits((uint32_t)byte << 23) : f32_from_bits(0x00400000u);
 }
@@ -64,7 +66,7 @@ float e2m1_to_f32(unsigned code);
 unsigned e2m1_from_f32(float x);
 
 /* Smallest power of two >= v, for v > 0 that is normal; from the bits, without a logarithm. */
-static inline float pow2_ceil(float v)
+DI_FN float pow2_ceil(float v)
 {
     uint32_t u = f32_bits(v);
 

@@ -3,4 +3,7 @@
 
 #include "kernels/kernels.h"
 
+void *host_shared_new(kernels *k, size_t bytes);
+void host_shared_free(kernels *k, void *p);
+uint64_t host_n_launches(const kernels *k);
 void host_keep_rows(kernels *k, const keep_rows_args *a);

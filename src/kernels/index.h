@@ -10,6 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/device.h"
+
 #include "kernels/step.h"
 
 struct weight;
@@ -24,7 +26,7 @@ typedef struct candidates {
 } candidates;
 
 /* Number of eligible entries of a row: all visible ones, or those inside its candidate blocks. */
-static inline int64_t index_eligible(int64_t visible, const candidates *filter, int row)
+DI_FN int64_t index_eligible(int64_t visible, const candidates *filter, int row)
 {
     int64_t n, last;
 

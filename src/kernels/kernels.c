@@ -5,6 +5,7 @@
 
 #include "base/cpu.h"
 #include "base/mem.h"
+#include "kernels/cuda.h"
 
 /* Not compiled for this target: the same answer as for a processor without the instructions. */
 #ifndef DI_HAVE_AVX512
@@ -24,13 +25,15 @@ typedef struct backend {
     const char *name;
     const kernel_ops *(*ops)(void);
     const char *needs; /* instructions */
+    bool device;       /* asked for by name only: "auto" stays in host memory */
 } backend;
 
-/* Best first. */
+/* Best first, then those of devices. */
 static const backend backends[] = {
-    {"avx512", kernels_avx512, "AVX-512 with VBMI, BF16 and VNNI"},
-    {"avx2", kernels_avx2, "AVX2 with FMA and F16C"},
-    {"ref", kernels_ref, ""},
+    {"avx512", kernels_avx512, "AVX-512 with VBMI, BF16 and VNNI", false},
+    {"avx2", kernels_avx2, "AVX2 with FMA and F16C", false},
+    {"ref", kernels_ref, "", false},
+    {"cuda", kernels_cuda, "libdeepinfer_cuda.so and a Hopper GPU", true},
 };
 
 const char *const *kernels_available(void)
@@ -55,9 +58,38 @@ static const backend *find(const kernels_options *opt)
     bool any = strcmp(opt->backend, "auto") == 0;
 
     for (const backend *b = backends; b < backends + ARRAY_LEN(backends); b++)
-        if (any ? knows(b, opt->numerics) && b->ops() : strcmp(opt->backend, b->name) == 0)
+        if (any ? !b->device && knows(b, opt->numerics) && b->ops()
+                : strcmp(opt->backend, b->name) == 0)
             return b;
     return NULL;
+}
+
+static void *state_new(void *owner, size_t bytes)
+{
+    kernels *k = owner;
+
+    return k->ops->buf_new(k, bytes);
+}
+
+static void state_free(void *owner, void *p)
+{
+    kernels *k = owner;
+
+    k->ops->buf_free(k, p);
+}
+
+static void *table_new(void *owner, size_t bytes)
+{
+    kernels *k = owner;
+
+    return k->ops->shared_new(k, bytes);
+}
+
+static void table_free(void *owner, void *p)
+{
+    kernels *k = owner;
+
+    k->ops->shared_free(k, p);
 }
 
 di_code kernels_open(kernels **out, const kernels_options *opt, di_status *st)
@@ -70,13 +102,17 @@ di_code kernels_open(kernels **out, const kernels_options *opt, di_status *st)
     *out = NULL;
     if (!b)
         return di_fail(st, DI_E_INVALID,
-                       "there is no back end \"%s\"; use auto, avx512, avx2 or ref", opt->backend);
+                       "there is no back end \"%s\"; use auto, avx512, avx2, ref or cuda",
+                       opt->backend);
     if (!knows(b, opt->numerics))
         return di_fail(st, DI_E_INVALID,
                        "back end \"%s\" computes with the release's numerics only; "
                        "use back end \"ref\" for the others",
                        b->name);
     ops = b->ops();
+    if (!ops && b->device)
+        return di_fail(st, DI_E_UNSUPPORTED, "back end \"%s\" needs %s: %s", b->name, b->needs,
+                       kernels_cuda_reason());
     if (!ops)
         return di_fail(st, DI_E_UNSUPPORTED,
                        "back end \"%s\" needs %s, which this build or this processor (%s) lacks; "
@@ -91,12 +127,24 @@ di_code kernels_open(kernels **out, const kernels_options *opt, di_status *st)
         .kv = opt->numerics == NUMERICS_F32 ? KV_F32 : KV_PACKED,
         .numerics = opt->numerics,
     };
-    DI_TRY(pool_new(&k->pool, opt->n_threads, st));
+    if (b->device)
+        k->kv_memory = (kv_memory){.owner = k,
+                                   .state_new = state_new,
+                                   .state_free = state_free,
+                                   .table_new = table_new,
+                                   .table_free = table_free};
+    else
+        DI_TRY(pool_new(&k->pool, opt->n_threads, st));
     *out = k;
     k = NULL;
 done:
     kernels_close(k);
     return rc;
+}
+
+const kv_memory *kernels_kv_memory(const kernels *k)
+{
+    return k->kv_memory.owner ? &k->kv_memory : NULL;
 }
 
 void kernels_close(kernels *k)

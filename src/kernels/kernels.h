@@ -61,7 +61,7 @@ typedef struct kernel_limits {
 typedef struct kernels kernels;
 
 typedef struct kernel_ops {
-    const char *name; /* "ref", "avx512", "avx2" */
+    const char *name; /* "ref", "avx512", "avx2", "cuda" */
 
     /* Life of weights (kernels/weight.h). */
     di_code (*load)(kernels *k, const weight_src *src, weight **out, di_status *st);
@@ -83,6 +83,9 @@ typedef struct kernel_ops {
     /* Device memory and copies; host pointers on the other side. */
     void *(*buf_new)(kernels *k, size_t bytes);
     void (*buf_free)(kernels *k, void *buf);
+    /* Zeroed host memory that operations read too, at the same address: block tables. */
+    void *(*shared_new)(kernels *k, size_t bytes);
+    void (*shared_free)(kernels *k, void *p);
     void (*put)(kernels *k, void *dst, const void *host, size_t bytes);
     void (*get)(kernels *k, void *host, const void *src, size_t bytes);
     void (*put_act)(kernels *k, void *dst, const float *host, size_t n);
@@ -113,6 +116,8 @@ typedef struct kernel_ops {
 
     /* Wait for all that was asked for; report the first device error since the last finish. */
     di_code (*finish)(kernels *k, di_status *st);
+    /* Kernels launched on the device so far; 0 in host memory. Proves where the work was done. */
+    uint64_t (*n_launches)(const kernels *k);
     void (*close)(kernels *k); /* free impl, which may still be NULL */
 } kernel_ops;
 
@@ -121,12 +126,13 @@ struct kernels {
     dtype act;    /* element type of activations */
     kv_format kv; /* format of sequence state */
     numerics numerics;
-    pool *pool; /* NULL on a device */
-    void *impl; /* the back end's own: NULL until its first load or reserve */
+    pool *pool;          /* NULL on a device */
+    kv_memory kv_memory; /* of a device; owner NULL in host memory */
+    void *impl;          /* the back end's own: NULL until its first load or reserve */
 };
 
 typedef struct kernels_options {
-    const char *backend; /* "auto" (fastest here), "ref", "avx2", "avx512" */
+    const char *backend; /* "auto" (fastest of the CPU's), "ref", "avx2", "avx512", "cuda" */
     numerics numerics;
     int n_threads; /* 0 = all processors */
 } kernels_options;
@@ -136,7 +142,11 @@ typedef struct kernels_options {
 di_code kernels_open(kernels **out, const kernels_options *opt, di_status *st);
 void kernels_close(kernels *k);
 
-/* The back ends that run on this machine, best first; NULL-terminated static list. */
+/* Where the state of sequences lies for this back end; NULL: plain host memory. */
+const kv_memory *kernels_kv_memory(const kernels *k);
+
+/* The back ends that run on this machine, best first, then that of a GPU; NULL-terminated static
+ * list. */
 const char *const *kernels_available(void);
 
 /* The tables behind the names; NULL when this processor lacks the instructions. */

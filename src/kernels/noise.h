@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/device.h"
 #include "base/rng.h"
 
 /* Device compilers fuse unless told otherwise. */
@@ -19,11 +20,6 @@
 #else
 #define NOISE_MUL(a, b) ((a) * (b))
 #define NOISE_ADD(a, b) ((a) + (b))
-#endif
-#ifdef __CUDACC__
-#define NOISE_FN static inline __host__ __device__
-#else
-#define NOISE_FN static inline
 #endif
 
 /* log(1 + f) = f + f^2 * (C0 + C1 f + ... + C7 f^7), relative error below 3e-8: a weighted
@@ -41,7 +37,7 @@
 #define NOISE_LN2_LOW  0x1.7f7d1cp-20f
 
 /* log(1 + f) + e * log(2) for f in [sqrt(1/2) - 1, sqrt(2) - 1]. */
-NOISE_FN float noise_log_of(float f, float e)
+DI_FN float noise_log_of(float f, float e)
 {
     float p = NOISE_LOG_C7;
 
@@ -57,7 +53,7 @@ NOISE_FN float noise_log_of(float f, float e)
 }
 
 /* log(x) for a normal x > 0: x = 2^e * (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)). */
-NOISE_FN float noise_log(float x)
+DI_FN float noise_log(float x)
 {
     uint32_t u, shifted;
     float m;
@@ -72,7 +68,7 @@ NOISE_FN float noise_log(float x)
 }
 
 /* The noise of one random word. */
-NOISE_FN float noise_of_word(uint32_t w)
+DI_FN float noise_of_word(uint32_t w)
 {
     /* Near 1 the logarithm needs 1 - u, which f32 has to full precision and u has not. */
     float minus_log = w >= 0xC0000000u
@@ -82,7 +78,7 @@ NOISE_FN float noise_of_word(uint32_t w)
     return -noise_log(minus_log);
 }
 
-NOISE_FN float noise_gumbel(uint64_t seed, uint32_t choice, int64_t position, uint32_t token)
+DI_FN float noise_gumbel(uint64_t seed, uint32_t choice, int64_t position, uint32_t token)
 {
     philox_block counter = {
         {token, choice, (uint32_t)position, (uint32_t)((uint64_t)position >> 32)}};

@@ -20,21 +20,38 @@ struct kv_pool {
     kv_layout layout;
     int n_blocks, n_seqs, n_free;
     uint8_t *blocks, *fixed; /* at multiples of ALIGN inside the next two */
-    uint8_t *blocks_mem, *fixed_mem;
+    void *blocks_mem, *fixed_mem;
+    kv_memory mem;
     int32_t *tables;
     int32_t *free; /* stack of free block ids */
     kv_seq *seqs, *free_seqs;
     size_t bytes;
 };
 
-/* Room for `bytes` at a multiple of ALIGN. Plain zeroed memory: what no sequence ever reaches is
- * never touched, so a pool for long sequences costs only what is used. */
-static uint8_t *lazy(size_t bytes, uint8_t **mem)
+/* Plain zeroed memory: what no sequence ever reaches is never touched, so a pool for long sequences
+ * costs only what is used. */
+static void *host_new(void *owner, size_t bytes)
+{
+    (void)owner;
+    return mem_try_calloc(bytes, 1);
+}
+
+static void host_free(void *owner, void *p)
+{
+    (void)owner;
+    mem_free(p);
+}
+
+static const kv_memory host_memory = {
+    .state_new = host_new, .state_free = host_free, .table_new = host_new, .table_free = host_free};
+
+/* Room for `bytes` at a multiple of ALIGN. */
+static uint8_t *state(const kv_pool *p, size_t bytes, void **mem)
 {
     size_t room;
 
-    *mem = size_add(bytes, ALIGN, &room) ? mem_try_calloc(room, 1) : NULL;
-    return *mem ? *mem + (ALIGN - (uintptr_t)*mem % ALIGN) % ALIGN : NULL;
+    *mem = size_add(bytes, ALIGN, &room) ? p->mem.state_new(p->mem.owner, room) : NULL;
+    return *mem ? (uint8_t *)*mem + (ALIGN - (uintptr_t)*mem % ALIGN) % ALIGN : NULL;
 }
 
 static di_code reserve_all(kv_pool *p, di_status *st)
@@ -46,9 +63,11 @@ static di_code reserve_all(kv_pool *p, di_status *st)
         return di_fail(st, DI_E_INVALID, "%d sequences and %d blocks of state exceed all memory",
                        p->n_seqs, p->n_blocks);
     p->bytes = blocks + fixed;
-    p->blocks = lazy(blocks, &p->blocks_mem);
-    p->fixed = lazy(fixed, &p->fixed_mem);
-    p->tables = mem_try_calloc(tables, sizeof *p->tables);
+    p->blocks = state(p, blocks, &p->blocks_mem);
+    p->fixed = state(p, fixed, &p->fixed_mem);
+    p->tables = size_mul(tables, sizeof *p->tables, &tables)
+                    ? p->mem.table_new(p->mem.owner, tables)
+                    : NULL;
     p->free = mem_try_calloc(n_blocks, sizeof *p->free);
     p->seqs = mem_try_calloc(n_seqs, sizeof *p->seqs);
     if (!p->blocks || !p->fixed || !p->tables || !p->free || !p->seqs)
@@ -60,6 +79,12 @@ static di_code reserve_all(kv_pool *p, di_status *st)
 
 di_code kv_pool_new(kv_pool **out, const kv_layout *l, int n_blocks, int n_seqs, di_status *st)
 {
+    return kv_pool_new_in(out, NULL, l, n_blocks, n_seqs, st);
+}
+
+di_code kv_pool_new_in(kv_pool **out, const kv_memory *mem, const kv_layout *l, int n_blocks,
+                       int n_seqs, di_status *st)
+{
     di_code rc = DI_OK;
     kv_pool *p;
 
@@ -69,6 +94,7 @@ di_code kv_pool_new(kv_pool **out, const kv_layout *l, int n_blocks, int n_seqs,
     p = mem_try_calloc(1, sizeof *p);
     if (!p)
         return di_fail(st, DI_E_NOMEM, "no memory for a state pool");
+    p->mem = mem ? *mem : host_memory;
     p->layout = *l;
     p->n_blocks = p->n_free = n_blocks;
     p->n_seqs = n_seqs;
@@ -95,9 +121,9 @@ void kv_pool_free(kv_pool *p)
 {
     if (!p)
         return;
-    mem_free(p->blocks_mem);
-    mem_free(p->fixed_mem);
-    mem_free(p->tables);
+    p->mem.state_free(p->mem.owner, p->blocks_mem);
+    p->mem.state_free(p->mem.owner, p->fixed_mem);
+    p->mem.table_free(p->mem.owner, p->tables);
     mem_free(p->free);
     mem_free(p->seqs);
     mem_free(p);

@@ -16,6 +16,9 @@ typedef struct kv_seq kv_seq;
 /* A pool of n_blocks blocks of 128 tokens and n_seqs sequences, reserved at once.
  * Errors: INVALID, NOMEM (says how many bytes were asked for). */
 di_code kv_pool_new(kv_pool **out, const kv_layout *l, int n_blocks, int n_seqs, di_status *st);
+/* The same in other memory (NULL: the host's), whose owner must outlive the pool. */
+di_code kv_pool_new_in(kv_pool **out, const kv_memory *mem, const kv_layout *l, int n_blocks,
+                       int n_seqs, di_status *st);
 void kv_pool_free(kv_pool *p);
 size_t kv_pool_bytes(const kv_pool *p);
 int kv_pool_n_free(const kv_pool *p);

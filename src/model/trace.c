@@ -149,18 +149,27 @@ static float block_gap(model *m, const float *score, int64_t visible, float *wor
 void trace_margins(model *m, int layer, int row0, int n, int64_t stride)
 {
     const layer_plan *y = &m->plan.layer[layer];
-    float *p = room(m, n + (n + 1) * stride), *score, *work;
+    int64_t most = m->cand.max_blocks;
+    float *p = room(m, n + (n + 1) * stride + n * (most + 1)), *score, *work;
+    candidates cand = m->cand, *filter = NULL; /* in host memory */
 
     if (!p)
         return;
     score = p + n;
     work = score + n * stride;
+    if (y->cand == CAND_FILTERED) {
+        filter = &cand;
+        cand.ids = (int32_t *)(void *)(work + stride);
+        cand.count = cand.ids + n * most;
+        m->k->ops->get(m->k, cand.ids, m->cand.ids + row0 * most,
+                       (size_t)(n * most) * sizeof *cand.ids);
+        m->k->ops->get(m->k, cand.count, m->cand.count + row0, (size_t)n * sizeof *cand.count);
+    }
     m->k->ops->get(m->k, score, m->b.scores, (size_t)(n * stride) * sizeof(float));
     for (int i = 0; i < n; i++) {
         float *s = score + i * stride;
         int64_t visible = (((const int64_t *)m->rows.pos.host)[row0 + i] + 1) / y->ratio;
-        int64_t eligible =
-            index_eligible(visible, y->cand == CAND_FILTERED ? &m->cand : NULL, row0 + i);
+        int64_t eligible = index_eligible(visible, filter, i);
 
         p[i] = y->cand == CAND_SOURCE ? block_gap(m, s, visible, work) : INFINITY;
         p[i] = fminf(p[i], gap(s, eligible, m->cfg.index_topk));

@@ -18,6 +18,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/device.h"
+
 #define KV_BLOCK_TOKENS 128
 #define KV_MAX_OWNERS   16
 
@@ -54,6 +56,16 @@ typedef struct kv_view {
     int64_t ring_first;   /* window keys before this position are not there (bounded replay) */
 } kv_view;
 
+/* Where state lies: memory that operations reach (device memory on a GPU), and memory for block
+ * tables, which the host writes and operations read. Both zeroed; NULL when there is none left. */
+typedef struct kv_memory {
+    void *owner;
+    void *(*state_new)(void *owner, size_t bytes);
+    void (*state_free)(void *owner, void *p);
+    void *(*table_new)(void *owner, size_t bytes);
+    void (*table_free)(void *owner, void *p);
+} kv_memory;
+
 /* Fill in sizes and offsets from dims, ratios and the longest draft. `ratio` [n_owners]. */
 void kv_layout_init(kv_layout *l, kv_format format, int head_dim, int index_dim, int window,
                     int max_draft, int n_rings, const int *ratio, int n_owners);
@@ -61,8 +73,8 @@ void kv_layout_init(kv_layout *l, kv_format format, int head_dim, int index_dim,
 /* Bytes of growing state per token: 890 for the release. */
 double kv_bytes_per_token(const kv_layout *l);
 
-static inline uint8_t *kv_entry_(const kv_layout *l, const kv_view *v, int owner, int64_t entry,
-                                 size_t off, size_t row_bytes)
+DI_FN uint8_t *kv_entry_(const kv_layout *l, const kv_view *v, int owner, int64_t entry, size_t off,
+                         size_t row_bytes)
 {
     int64_t per_block = KV_BLOCK_TOKENS / l->owner[owner].ratio;
 
@@ -71,25 +83,25 @@ static inline uint8_t *kv_entry_(const kv_layout *l, const kv_view *v, int owner
 }
 
 /* Row of compressed entry `entry` (it covers tokens entry*ratio .. entry*ratio + ratio - 1). */
-static inline uint8_t *kv_latent(const kv_layout *l, const kv_view *v, int owner, int64_t entry)
+DI_FN uint8_t *kv_latent(const kv_layout *l, const kv_view *v, int owner, int64_t entry)
 {
     return kv_entry_(l, v, owner, entry, l->owner[owner].latent_off, l->latent_bytes);
 }
 
-static inline uint8_t *kv_key(const kv_layout *l, const kv_view *v, int owner, int64_t entry)
+DI_FN uint8_t *kv_key(const kv_layout *l, const kv_view *v, int owner, int64_t entry)
 {
     return kv_entry_(l, v, owner, entry, l->owner[owner].key_off, l->key_bytes);
 }
 
 /* Ring row of absolute position `pos` in ring `ring`. */
-static inline uint8_t *kv_ring(const kv_layout *l, const kv_view *v, int ring, int64_t pos)
+DI_FN uint8_t *kv_ring(const kv_layout *l, const kv_view *v, int ring, int64_t pos)
 {
     return v->fixed +
            ((size_t)ring * (size_t)l->ring_rows + (size_t)(pos % l->ring_rows)) * l->ring_row_bytes;
 }
 
 /* Open-group row (a, then z) of absolute position `pos`; owners of ratio > 1 only. */
-static inline float *kv_open(const kv_layout *l, const kv_view *v, int owner, int64_t pos)
+DI_FN float *kv_open(const kv_layout *l, const kv_view *v, int owner, int64_t pos)
 {
     const kv_owner *o = &l->owner[owner];
 

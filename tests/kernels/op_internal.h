@@ -55,7 +55,13 @@ struct op_inst {
     int n_outputs;
     op_args args;
     /* sequences */
-    step s;
+    step s;        /* device */
+    int32_t *row0; /* the same in host memory */
+    int32_t *seq;
+    int64_t *pos, *len; /* [n_rows], [n] */
+    int32_t *table;     /* of every sequence */
+    int32_t *last_row;  /* of groups */
+    candidates filter;  /* host: of random_filter */
     kv_layout layout;
     step_groups groups;
     int32_t *group_first; /* [n + 1] */

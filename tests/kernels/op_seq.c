@@ -72,7 +72,7 @@ static int *row_items(op_inst *o)
     int *item = op_host(o, (size_t)o->s.n_rows, sizeof *item);
 
     for (int i = 0, r = 0; i < o->n; i++)
-        for (int j = 0; r < o->s.row0[i + 1]; r++, j++)
+        for (int j = 0; r < o->row0[i + 1]; r++, j++)
             item[r] = o->item[i] * 1000 + j;
     return item;
 }
@@ -119,9 +119,16 @@ static void build_step(op_inst *o)
         }
     }
     row0[o->n] = r;
+    o->row0 = row0;
+    o->seq = seq;
+    o->pos = pos;
+    o->table = table;
     table = op_dev_copy(o, table, (size_t)n_blocks * sizeof *table);
-    for (int i = 0; i < o->n; i++)
+    o->len = op_host(o, (size_t)o->n, sizeof *o->len);
+    for (int i = 0; i < o->n; i++) {
+        o->len[i] = view[i].len;
         view[i] = host_view(o, o->state + (size_t)i * o->state_bytes, table, view[i].len);
+    }
     o->max_len = n_blocks * KV_BLOCK_TOKENS;
     o->s = (step){
         .n_rows = n_rows,
@@ -141,14 +148,15 @@ static void build_groups(op_inst *o)
 
     o->group_first = op_host(o, (size_t)o->n + 1, sizeof *o->group_first);
     for (int i = 0; i < o->n; i++) {
-        for (int r = o->s.row0[i]; r < o->s.row0[i + 1]; r++) {
-            if ((o->s.pos[r] + 1) % ratio != 0)
+        for (int r = o->row0[i]; r < o->row0[i + 1]; r++) {
+            if ((o->pos[r] + 1) % ratio != 0)
                 continue;
             last[n] = r;
-            entry[n++] = o->s.pos[r] / ratio;
+            entry[n++] = o->pos[r] / ratio;
         }
         o->group_first[i + 1] = n;
     }
+    o->last_row = last;
     o->groups = (step_groups){.n = n,
                               .ratio = ratio,
                               .last_row = op_dev_copy(o, last, (size_t)n * sizeof *last),
@@ -161,7 +169,7 @@ static int *group_items(op_inst *o)
     int *row = row_items(o), *item = op_host(o, (size_t)o->groups.n, sizeof *item);
 
     for (int g = 0; g < o->groups.n; g++)
-        item[g] = row[o->groups.last_row[g]];
+        item[g] = row[o->last_row[g]];
     return item;
 }
 
@@ -229,7 +237,7 @@ static candidates *random_filter(op_inst *o)
 
     for (int r = 0; r < o->s.n_rows; r++) {
         op_rng rng = op_rng_of(c, "filter", item[r]);
-        int visible = (int)(o->s.pos[r] + 1) / c->ratio;
+        int visible = (int)(o->pos[r] + 1) / c->ratio;
         int n_blocks = (visible + c->block - 1) / c->block, left = c->blocks;
 
         count[r] = -1;
@@ -245,6 +253,8 @@ static candidates *random_filter(op_inst *o)
             }
         }
     }
+    o->filter =
+        (candidates){.block = c->block, .max_blocks = c->blocks, .ids = ids, .count = count};
     *f = (candidates){.block = c->block,
                       .max_blocks = c->blocks,
                       .ids = op_dev_copy(o, ids, n * (size_t)c->blocks * sizeof *ids),
@@ -253,11 +263,11 @@ static candidates *random_filter(op_inst *o)
 }
 
 /* Entries of a row that have scores: 0 when it takes all and no source asks. */
-static int32_t scored(const op_inst *o, const candidates *filter, int row)
+static int32_t scored(const op_inst *o, int row)
 {
     const op_case *c = o->c;
-    int64_t visible = (o->s.pos[row] + 1) / c->ratio;
-    int64_t eligible = index_eligible(visible, filter, row);
+    int64_t visible = (o->pos[row] + 1) / c->ratio;
+    int64_t eligible = index_eligible(visible, o->filter.ids ? &o->filter : NULL, row);
     bool source = c->flags & OP_SOURCE && (visible + c->block - 1) / c->block > c->blocks;
 
     return eligible <= c->k && !source ? 0 : (int32_t)eligible;
@@ -273,7 +283,7 @@ static void build_index_scores(op_inst *o)
     float *scores = op_dev(o, (size_t)(n * stride) * sizeof *scores);
 
     for (int r = 0; r < n; r++)
-        defined[r] = scored(o, filter, r);
+        defined[r] = scored(o, r);
     o->args.index_scores = (index_scores_args){
         .s = &o->s,
         .layout = &o->layout,
@@ -293,12 +303,12 @@ static void build_index_scores(op_inst *o)
                                  .kind = OUT_F32,
                                  .data = scores,
                                  .cols = stride,
-                                 .first = o->s.row0,
+                                 .first = o->row0,
                                  .defined = op_dev_copy(o, defined, (size_t)n * 4)});
 }
 
 /* Scores with ties (every other row is coarse), NaN where none may be read. */
-static float *random_scores(op_inst *o, const candidates *filter, int64_t stride)
+static float *random_scores(op_inst *o, int64_t stride)
 {
     int64_t n = o->s.n_rows;
     int *item = row_items(o);
@@ -306,7 +316,7 @@ static float *random_scores(op_inst *o, const candidates *filter, int64_t stride
 
     for (int r = 0; r < n; r++) {
         op_rng rng = op_rng_of(o->c, "scores", item[r]);
-        int32_t defined = scored(o, filter, r);
+        int32_t defined = scored(o, r);
 
         for (int64_t e = 0; e < stride; e++) {
             float v = op_normal(&rng);
@@ -332,11 +342,11 @@ static void build_select(op_inst *o)
                                  .kind = OUT_I32,
                                  .data = sel,
                                  .cols = c->k,
-                                 .first = o->s.row0,
+                                 .first = o->row0,
                                  .defined = n_sel});
     op_add_output(
-        o, (op_output){
-               .name = "n_sel", .kind = OUT_I32, .data = n_sel, .cols = 1, .first = o->s.row0});
+        o,
+        (op_output){.name = "n_sel", .kind = OUT_I32, .data = n_sel, .cols = 1, .first = o->row0});
     if (c->flags & OP_SOURCE) {
         out = op_host(o, 1, sizeof *out);
         *out = (candidates){.block = c->block,
@@ -347,13 +357,13 @@ static void build_select(op_inst *o)
                                      .kind = OUT_I32,
                                      .data = out->ids,
                                      .cols = c->blocks,
-                                     .first = o->s.row0,
+                                     .first = o->row0,
                                      .defined = out->count});
         op_add_output(o, (op_output){.name = "n_blocks",
                                      .kind = OUT_I32,
                                      .data = out->count,
                                      .cols = 1,
-                                     .first = o->s.row0});
+                                     .first = o->row0});
     }
     o->args.select = (select_args){
         .s = &o->s,
@@ -361,7 +371,7 @@ static void build_select(op_inst *o)
         .topk = c->k,
         .filter = filter,
         .out = out,
-        .scores = random_scores(o, filter, stride),
+        .scores = random_scores(o, stride),
         .stride = stride,
         .sel = sel,
         .n_sel = n_sel,
@@ -389,7 +399,7 @@ static void random_selection(op_inst *o, attention_args *a)
 
     for (int r = 0; r < o->s.n_rows; r++) {
         op_rng rng = op_rng_of(o->c, "sel", item[r]);
-        int entries = (int)o->s.view[o->s.seq[r]].len / o->c->ratio;
+        int entries = (int)o->len[o->seq[r]] / o->c->ratio;
 
         for (int e = 0; e < entries && n_sel[r] < k; e++)
             if (op_below(&rng, entries - e) < k - n_sel[r])
@@ -424,8 +434,7 @@ static void build_attention(op_inst *o)
     if (a->owner == 0)
         random_selection(o, a);
     op_add_output(
-        o,
-        (op_output){.name = "o", .kind = OUT_ACT, .data = a->o, .cols = wide, .first = o->s.row0});
+        o, (op_output){.name = "o", .kind = OUT_ACT, .data = a->o, .cols = wide, .first = o->row0});
 }
 
 static void build_ring_commit(op_inst *o)
@@ -463,7 +472,7 @@ float *op_fetch_state(op_inst *o, int64_t *width)
     DI_CHECK(state && y);
     o->k->ops->get(o->k, state, o->state, (size_t)o->n * o->state_bytes);
     for (int i = 0; i < o->n; i++) {
-        kv_view v = host_view(o, state + (size_t)i * o->state_bytes, o->s.view[i].table, 0);
+        kv_view v = host_view(o, state + (size_t)i * o->state_bytes, o->table, 0);
         float *to = y + i * *width;
 
         for (int64_t e = 0; e < n_entries; e++, to += row) {

@@ -292,8 +292,18 @@ static void check_selection(lab *t, int layer, const char *what, bool blocks)
 
 /* ---- state ---------------------------------------------------------------------------------- */
 
+#define ROW_BYTES 4096
+
+/* A row of state, wherever it lies. */
+static void get_row(lab *t, uint8_t row[ROW_BYTES], const void *at, size_t bytes)
+{
+    DI_CHECK(bytes <= ROW_BYTES);
+    t->rg.k->ops->get(t->rg.k, row, at, bytes);
+}
+
 static void check_compressed(lab *t, int layer)
 {
+    uint8_t row[ROW_BYTES];
     const kv_layout *l = model_kv_layout(t->rg.m);
     kv_view v = kv_seq_view(t->seq->kv);
     int owner = config_kv_source_idx(t->rg.cfg, layer);
@@ -302,15 +312,13 @@ static void check_compressed(lab *t, int layer)
     char name[96];
 
     for (int64_t e = 0; e < groups; e++) {
-        const uint8_t *row = kv_latent(l, &v, owner, e);
-
+        get_row(t, row, kv_latent(l, &v, owner, e), l->latent_bytes);
         q4c_decode(t->a + (size_t)e * d, row, row + d / 2, d);
     }
     snprintf(name, sizeof name, "layers.%d.attn.latent", layer);
     check_exact(t, name, t->a);
     for (int64_t e = 0; e < groups; e++) {
-        const uint8_t *row = kv_key(l, &v, owner, e);
-
+        get_row(t, row, kv_key(l, &v, owner, e), l->key_bytes);
         q4i_decode(t->a + (size_t)e * k, row, row + k / 2, k);
     }
     snprintf(name, sizeof name, "layers.%d.attn.index_key", layer);
@@ -324,11 +332,12 @@ static void check_ring(lab *t, int stage, int64_t pos)
     kv_view v = kv_seq_view(t->seq->kv);
     size_t d = (size_t)l->head_dim;
     int64_t n = pos < l->window ? pos : l->window;
+    uint8_t row[ROW_BYTES];
     char name[96];
 
     for (int64_t i = 0; i < n; i++) {
-        const uint8_t *row = kv_ring(l, &v, t->rg.cfg->n_layers + stage, pos - n + i);
-
+        get_row(t, row, kv_ring(l, &v, t->rg.cfg->n_layers + stage, pos - n + i),
+                l->ring_row_bytes);
         q8_decode(t->a + (size_t)i * d, row, row + d, d);
     }
     snprintf(name, sizeof name, "draft.context.%d", stage);
@@ -343,10 +352,13 @@ static void put_ring(lab *t, int stage, int64_t pos)
     int64_t d = l->head_dim, n = g ? golden_count(g) / d : 0;
 
     for (int64_t i = 0; i < n; i++) {
-        uint8_t *row = kv_ring(l, &v, t->rg.cfg->n_layers + stage, pos - n + i);
+        uint8_t row[ROW_BYTES];
 
+        DI_CHECK(l->ring_row_bytes <= ROW_BYTES);
         golden_get(t->f, g, i * d, d, t->a);
         q8_encode(row, row + d, t->a, (size_t)d); /* on its own output: exact */
+        t->rg.k->ops->put(t->rg.k, kv_ring(l, &v, t->rg.cfg->n_layers + stage, pos - n + i), row,
+                          l->ring_row_bytes);
     }
 }
 

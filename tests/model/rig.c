@@ -40,7 +40,8 @@ bool rig_open(rig *r, const rig_options *o, di_status *st)
         mo.context = r->cfg->max_context;
     if (!load_compressed(r, o->dir, st) ||
         model_open(&r->m, r->ckpt, r->k, r->compressed, &mo, st) ||
-        kv_pool_new(&r->pool, model_kv_layout(r->m), blocks, mo.max_seqs, st))
+        kv_pool_new_in(&r->pool, kernels_kv_memory(r->k), model_kv_layout(r->m), blocks,
+                       mo.max_seqs, st))
         goto failed;
     return true;
 failed:

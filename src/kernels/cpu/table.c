@@ -185,6 +185,8 @@ static const kernel_ops ops = {
     .q8_row_bytes = q8_row_bytes,
     .buf_new = buf_new,
     .buf_free = buf_free,
+    .shared_new = host_shared_new,
+    .shared_free = host_shared_free,
     .put = put,
     .get = get,
     .put_act = put_act,
@@ -211,6 +213,7 @@ static const kernel_ops ops = {
     .sample = CPU_FN(cpu_sample),
     .logprobs = CPU_FN(cpu_logprobs),
     .finish = finish,
+    .n_launches = host_n_launches,
     .close = close_impl,
 };
 

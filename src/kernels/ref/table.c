@@ -218,6 +218,8 @@ const kernel_ops *kernels_ref(void)
         .q8_row_bytes = ref_q8_row_bytes,
         .buf_new = ref_buf_new,
         .buf_free = ref_buf_free,
+        .shared_new = host_shared_new,
+        .shared_free = host_shared_free,
         .put = ref_put,
         .get = ref_get,
         .put_act = ref_put_act,
@@ -244,6 +246,7 @@ const kernel_ops *kernels_ref(void)
         .sample = ref_sample,
         .logprobs = ref_logprobs,
         .finish = ref_finish,
+        .n_launches = host_n_launches,
         .close = ref_close,
     };
 

@@ -1,0 +1,254 @@
+/* Queries, window keys, sparse attention, rings (kernels/attention.h). */
+#include "kernels/cuda/device.cuh"
+
+/* RMS factor of a row in global memory. */
+static __device__ float rms_factor(const bf16 *x, int64_t n, float eps)
+{
+    float sum = 0;
+
+    for (int64_t i = threadIdx.x; i < n; i += THREADS) {
+        float v = from_bf(x[i]);
+
+        sum = fmaf(v, v, sum);
+    }
+    return 1.0f / sqrtf(block_sum(sum) / (float)n + eps);
+}
+
+/* ---- qkv ---- */
+
+/* One block per row. */
+static __global__ void qkv_kernel(qkv_args a, weight q_norm, weight kv_norm, size_t row_bytes)
+{
+    extern __shared__ float kv[];
+    int64_t row = blockIdx.x, dim = a.dim, rank = a.q_rank, nope = dim - a.rope;
+    const bf16 *in = (const bf16 *)a.qkv + row * (rank + dim);
+    const float *cs = a.cs + row * a.rope;
+    uint8_t *out = a.kv_rows + row * row_bytes;
+    float r;
+
+    if (rank > 0) {
+        r = rms_factor(in, rank, a.eps);
+        for (int64_t i = threadIdx.x; i < rank; i += THREADS)
+            ((bf16 *)a.qr_q8)[row * rank + i] =
+                q8_value(bf16_round(vec(q_norm, i) * (from_bf(in[i]) * r)));
+    }
+    in += rank;
+    r = rms_factor(in, dim, a.eps);
+    for (int64_t i = threadIdx.x; i < dim; i += THREADS)
+        kv[i] = bf16_round(vec(kv_norm, i) * (from_bf(in[i]) * r));
+    __syncthreads();
+    for (int64_t i = threadIdx.x; i < a.rope / 2; i += THREADS)
+        rotate(&kv[nope + 2 * i], &kv[nope + 2 * i + 1], cs[2 * i], cs[2 * i + 1]);
+    __syncthreads();
+    for (int64_t i = threadIdx.x; i < dim; i += THREADS) {
+        float s;
+        uint8_t code = q8_code(kv[i], &s);
+
+        out[i] = code;
+        if (i % 32 == 0)
+            out[dim + i / 32] = (uint8_t)(__float_as_uint(s) >> 23);
+    }
+}
+
+void cuda_qkv(cuda_impl *c, const qkv_args *a)
+{
+    weight none = {};
+
+    qkv_kernel<<<a->n, THREADS, (size_t)a->dim * sizeof(float), c->stream>>>(
+        *a, a->q_norm ? *a->q_norm : none, *a->kv_norm, a->layout->ring_row_bytes);
+    cuda_launched(c, "qkv");
+}
+
+/* ---- attention ---- */
+
+#define HEADS    WARPS /* of a block, a warp each */
+#define KEYS     32    /* of a tile, a lane each when scores are exchanged */
+#define MAX_DIM  512
+#define PER_LANE (MAX_DIM / 32)
+
+/* Where the keys of a row are: window positions lo .. lo+n_window-1, then compressed entries. */
+typedef struct key_list {
+    int64_t lo;
+    int n_window, n;
+    const kv_view *v;
+    const uint8_t *new_rows; /* kv_rows of the sequence, from position v->len on */
+    const int32_t *sel;
+} key_list;
+
+static __device__ key_list keys_of(const attention_args &a, const step &s, const kv_layout &l,
+                                   int64_t row)
+{
+    int32_t seq = s.seq[row];
+    const kv_view *v = &s.view[seq];
+    int64_t pos = s.pos[row], window = l.window, end = pos + 1;
+    key_list k;
+
+    k.v = v;
+    k.new_rows = a.kv_rows + (size_t)s.row0[seq] * l.ring_row_bytes;
+    k.sel = a.sel + row * a.topk;
+    if (a.draft) {
+        k.lo = v->len > window ? v->len - window : 0;
+        end = v->len + s.row0[seq + 1] - s.row0[seq];
+    } else {
+        k.lo = pos >= window ? pos - window + 1 : 0;
+        k.lo = k.lo > v->ring_first ? k.lo : v->ring_first;
+    }
+    k.n_window = (int)(end > k.lo ? end - k.lo : 0);
+    k.n = k.n_window + (!a.draft && a.owner >= 0 ? a.n_sel[row] : 0);
+    return k;
+}
+
+/* Element d of key t. */
+static __device__ float key_at(const attention_args &a, const kv_layout &l, const key_list &k,
+                               int t, int d)
+{
+    const uint8_t *row;
+
+    if (t < k.n_window) {
+        int64_t p = k.lo + t;
+
+        row = p < k.v->len ? kv_ring(&l, k.v, a.ring, p)
+                           : k.new_rows + (size_t)(p - k.v->len) * l.ring_row_bytes;
+        return e4m3(row[d]) * ue8m0(row[l.head_dim + d / 32]);
+    }
+    row = kv_latent(&l, k.v, a.owner, k.sel[t - k.n_window]);
+    return e2m1(row[d / 2] >> (4 * (d & 1)) & 15u) * e4m3(row[l.head_dim / 2 + d / 16]);
+}
+
+/* Tile of keys t0.. as bf16 (exact) [KEYS][dim]; absent keys are zero. */
+static __device__ void load_keys(const attention_args &a, const kv_layout &l, const key_list &k,
+                                 int t0, bf16 *tile)
+{
+    __syncthreads();
+    for (int i = threadIdx.x; i < KEYS * l.head_dim; i += THREADS) {
+        int t = t0 + i / l.head_dim;
+
+        tile[i] = t < k.n ? to_bf(key_at(a, l, k, t, i % l.head_dim)) : (bf16)0;
+    }
+    __syncthreads();
+}
+
+/* One block per row and HEADS heads, a warp per head. Two passes over the keys: all scores and
+ * their maximum, then probabilities and values; so the keys are summed in order and the maximum is
+ * final before anything is rounded. Lane l holds the elements l, l + 32, ... of q and o. */
+static __global__ void attention_kernel(attention_args a, step s, kv_layout l, const float *sink,
+                                        int max_keys)
+{
+    extern __shared__ uint8_t smem[];
+    bf16 *tile = (bf16 *)smem;
+    float *scores = (float *)(smem + KEYS * l.head_dim * sizeof(bf16));
+    int64_t row = blockIdx.x, head = (int64_t)blockIdx.y * HEADS + threadIdx.x / 32;
+    int lane = threadIdx.x % 32, per_lane = l.head_dim / 32, nope = l.head_dim - a.rope;
+    bool live = head < a.n_heads;
+    int64_t at = (row * a.n_heads + (live ? head : 0)) * l.head_dim;
+    const float *cs = a.cs + row * a.rope;
+    key_list k = keys_of(a, s, l, row);
+    float q[PER_LANE], o[PER_LANE], top = -1e30f, total = 0, den;
+    float *score = scores + threadIdx.x / 32 * max_keys;
+
+    for (int i = 0; i < PER_LANE; i++) {
+        int d = i * 32 + lane;
+        float other;
+
+        o[i] = 0;
+        q[i] = i < per_lane ? from_bf(((const bf16 *)a.q)[at + d]) : 0;
+        other = __shfl_xor_sync(ALL, q[i], 1); /* pairs lie in neighbouring lanes */
+        if (i < per_lane && d >= nope) {
+            const float *turn = cs + (d - nope) / 2 * 2;
+            float first = d & 1 ? other : q[i], second = d & 1 ? q[i] : other;
+
+            rotate(&first, &second, turn[0], turn[1]);
+            q[i] = d & 1 ? second : first;
+        }
+    }
+    for (int t0 = 0; t0 < k.n; t0 += KEYS) {
+        load_keys(a, l, k, t0, tile);
+        for (int t = 0; t < KEYS && t0 + t < k.n; t++) {
+            float sum = 0;
+
+#pragma unroll
+            for (int i = 0; i < PER_LANE; i++)
+                if (i < per_lane)
+                    sum = fmaf(q[i], from_bf(tile[t * l.head_dim + i * 32 + lane]), sum);
+            sum = warp_sum(sum) * a.scale;
+            top = fmaxf(top, sum);
+            if (lane == 0)
+                score[t0 + t] = sum;
+        }
+    }
+    for (int t0 = 0; t0 < k.n; t0 += KEYS) {
+        load_keys(a, l, k, t0, tile);
+        for (int t = 0; t < KEYS && t0 + t < k.n; t++) {
+            float p = expf(score[t0 + t] - top);
+
+            total += p;
+            p = bf16_round(p);
+#pragma unroll
+            for (int i = 0; i < PER_LANE; i++)
+                if (i < per_lane)
+                    o[i] = fmaf(p, from_bf(tile[t * l.head_dim + i * 32 + lane]), o[i]);
+        }
+    }
+    if (!live)
+        return; /* whole warps */
+    den = total + expf(sink[head] - top);
+    for (int i = 0; i < per_lane; i++) {
+        int d = i * 32 + lane;
+        float v = k.n ? bf16_round(o[i] / den) : 0, other = __shfl_xor_sync(ALL, v, 1);
+
+        if (d >= nope && k.n) {
+            const float *turn = cs + (d - nope) / 2 * 2;
+            float first = d & 1 ? other : v, second = d & 1 ? v : other;
+
+            rotate(&first, &second, turn[0], -turn[1]);
+            v = d & 1 ? second : first;
+        }
+        ((bf16 *)a.o)[at + d] = to_bf(v);
+    }
+}
+
+void cuda_attention(cuda_impl *c, const attention_args *a)
+{
+    int dim = a->layout->head_dim;
+    size_t smem = KEYS * (size_t)dim * sizeof(bf16) + HEADS * (size_t)c->max_keys * sizeof(float);
+    dim3 grid((unsigned)a->s->n_rows, (unsigned)((a->n_heads + HEADS - 1) / HEADS));
+
+    if (dim > MAX_DIM || dim % 32)
+        cuda_note(c, cudaErrorNotSupported, "attention: head_dim");
+    cuda_note(c,
+              cudaFuncSetAttribute((const void *)attention_kernel,
+                                   cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem),
+              "attention");
+    attention_kernel<<<grid, THREADS, smem, c->stream>>>(*a, *a->s, *a->layout,
+                                                         (const float *)a->sink->data, c->max_keys);
+    cuda_launched(c, "attention");
+}
+
+/* ---- ring_commit ---- */
+
+/* Block (r, seq): row r of the last ring_rows rows of the sequence. */
+static __global__ void ring_commit_kernel(step s, kv_layout l, int ring, const uint8_t *kv_rows)
+{
+    int32_t seq = blockIdx.y, end = s.row0[seq + 1], row = s.row0[seq];
+    uint8_t *to;
+
+    if (end - row > l.ring_rows)
+        row = end - l.ring_rows;
+    row += blockIdx.x;
+    if (row >= end)
+        return;
+    to = kv_ring(&l, &s.view[seq], ring, s.pos[row]);
+    for (size_t i = threadIdx.x; i < l.ring_row_bytes; i += blockDim.x)
+        to[i] = kv_rows[(size_t)row * l.ring_row_bytes + i];
+}
+
+void cuda_ring_commit(cuda_impl *c, const ring_commit_args *a)
+{
+    int most = a->s->n_rows < a->layout->ring_rows ? a->s->n_rows : a->layout->ring_rows;
+    dim3 grid((unsigned)most, (unsigned)a->s->n_seqs);
+
+    if (most == 0)
+        return;
+    ring_commit_kernel<<<grid, 64, 0, c->stream>>>(*a->s, *a->layout, a->ring, a->kv_rows);
+    cuda_launched(c, "ring_commit");
+}

@@ -1,0 +1,97 @@
+/* The CUDA back end, internal: weights and scratch on the device, and one launcher per operation.
+ *
+ * table.c (host C) owns memory and the operation table; the .cu files hold kernels and their
+ * launchers. Everything runs on one stream; a launch that fails is remembered and reported by
+ * finish(). Activations are bf16; a q8 row holds the dequantised values as bf16, which is exact
+ * (spec 2.3), so the kernels of quantised and plain inputs are the same.
+ * Sums: every output element is summed in an order that its weight's shape fixes. */
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/attention.h"
+#include "kernels/compress.h"
+#include "kernels/engram.h"
+#include "kernels/hc.h"
+#include "kernels/index.h"
+#include "kernels/linear.h"
+#include "kernels/moe.h"
+#include "kernels/sample.h"
+#include "kernels/weight.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define Q8_COLS 32 /* columns of a scale: Q8, FP8 tiles, FP4 groups */
+
+/* A matrix or table in device memory as stored: codes, then scales. */
+struct weight {
+    weight_kind kind;
+    int64_t rows, cols;
+    int64_t rows0; /* rows of the first part; its last tile of scales may be ragged */
+    const void *data;
+    const uint8_t *scale;
+    struct cuda_experts *experts; /* of load_experts, else NULL */
+    void *mem;
+};
+
+/* Routed experts of a layer, E2M1 [n_experts][rows][cols/2] and UE8M0 [n_experts][rows][cols/32],
+ * and the shared one: [0] = w1, [1] = w3, [2] = w2. */
+typedef struct cuda_experts {
+    int n_experts, hidden, inter;
+    const uint8_t *code[3], *scale[3];
+    weight shared[3];
+} cuda_experts;
+
+/* Scratch in device memory, sized by reserve(). */
+typedef struct cuda_scratch {
+    int32_t *slot, *first;       /* experts: slots (row * k + i) by expert; [n_experts + 1] */
+    uint16_t *h;                 /* [slots + rows][inter]: inputs of w2, the shared expert's last */
+    uint16_t *ye;                /* [slots + rows][hidden]: outputs of experts before the sum */
+    float *z;                    /* [n_logit_rows][vocab]: filtered logits */
+    uint8_t *stage, *stage_host; /* rows, adjustments and masks of sample; pinned on the host */
+    size_t stage_bytes;
+    cudaEvent_t staged; /* the stage may be written again */
+} cuda_scratch;
+
+typedef struct cuda_impl {
+    cudaStream_t stream;
+    cudaError_t error; /* the first since the last finish */
+    const char *where;
+    uint64_t n_launches;
+    int max_keys; /* of one attention row */
+    cuda_scratch s;
+    void *mem; /* all scratch */
+} cuda_impl;
+
+/* Count a launch; keep its error. */
+void cuda_launched(cuda_impl *c, const char *what);
+void cuda_note(cuda_impl *c, cudaError_t e, const char *what);
+
+/* The operations; see the headers of their families. */
+void cuda_gather(cuda_impl *c, const gather_args *a);
+void cuda_rope_rows(cuda_impl *c, const rope_rows_args *a);
+void cuda_keep_rows(cuda_impl *c, const keep_rows_args *a);
+void cuda_engram_gather(cuda_impl *c, const engram_gather_args *a);
+void cuda_engram_apply(cuda_impl *c, const engram_apply_args *a);
+void cuda_hc(cuda_impl *c, const hc_args *a);
+void cuda_tap(cuda_impl *c, const tap_args *a);
+void cuda_quantize(cuda_impl *c, const quantize_args *a);
+void cuda_linear(cuda_impl *c, const linear_args *a);
+void cuda_qkv(cuda_impl *c, const qkv_args *a);
+void cuda_compress_pool(cuda_impl *c, const compress_pool_args *a);
+void cuda_compress_store(cuda_impl *c, const compress_store_args *a);
+void cuda_index_scores(cuda_impl *c, const index_scores_args *a);
+void cuda_select(cuda_impl *c, const select_args *a);
+void cuda_attention(cuda_impl *c, const attention_args *a);
+void cuda_ring_commit(cuda_impl *c, const ring_commit_args *a);
+void cuda_route(cuda_impl *c, const route_args *a);
+void cuda_moe(cuda_impl *c, const experts_args *a);
+void cuda_confidence(cuda_impl *c, const confidence_args *a);
+void cuda_sample(cuda_impl *c, const sample_args *a);
+void cuda_logprobs(cuda_impl *c, const logprobs_args *a);
+
+#ifdef __cplusplus
+}
+#endif

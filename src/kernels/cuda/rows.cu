@@ -1,0 +1,220 @@
+/* Row-wise operations: tables, rotations, moves, Q8, Engram, taps, confidence. */
+#include "kernels/cuda/device.cuh"
+#include "kernels/step.h"
+
+static int blocks_of(int64_t n)
+{
+    return (int)((n + THREADS - 1) / THREADS);
+}
+
+/* ---- gather ---- */
+
+static __global__ void gather_kernel(const bf16 *table, gather_args a, int64_t cols)
+{
+    int64_t row = blockIdx.x;
+    const bf16 *own = a.vectors ? a.vectors[row] : NULL;
+    const bf16 *from = own ? own : table + a.ids[row] * cols;
+    bf16 *out = (bf16 *)a.out + row * a.copies * cols;
+
+    for (int64_t c = threadIdx.x; c < cols; c += THREADS)
+        for (int64_t copy = 0; copy < a.copies; copy++)
+            out[copy * cols + c] = from[c];
+}
+
+void cuda_gather(cuda_impl *c, const gather_args *a)
+{
+    gather_kernel<<<a->n, THREADS, 0, c->stream>>>((const bf16 *)a->table->data, *a,
+                                                   a->table->cols);
+    cuda_launched(c, "gather");
+}
+
+/* ---- rotations ---- */
+
+static __global__ void rope_rows_kernel(rope_rows_args a)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    double angle, s, cos_of;
+
+    if (i >= (int64_t)a.n * a.half)
+        return;
+    angle = (double)((float)a.pos[i / a.half] * a.freq[i % a.half]);
+    sincos(angle, &s, &cos_of);
+    a.cs[2 * i] = (float)cos_of;
+    a.cs[2 * i + 1] = (float)s;
+}
+
+void cuda_rope_rows(cuda_impl *c, const rope_rows_args *a)
+{
+    rope_rows_kernel<<<blocks_of((int64_t)a->n * a->half), THREADS, 0, c->stream>>>(*a);
+    cuda_launched(c, "rope_rows");
+}
+
+/* ---- keep_rows ---- */
+
+#define KEEP_AHEAD 8
+
+/* A thread moves one unit of every row, rows ascending. Rows are read KEEP_AHEAD at a time before
+ * the first of them is written: none of them is a place that an earlier one of them writes, because
+ * rows[i] >= i. */
+template <typename T> static __global__ void keep_rows_kernel(keep_rows_args a, int64_t units)
+{
+    int64_t u = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    T *buf = (T *)a.buf, ahead[KEEP_AHEAD];
+
+    if (u >= units)
+        return;
+    for (int i = 0; i < a.n; i += KEEP_AHEAD) {
+#pragma unroll
+        for (int j = 0; j < KEEP_AHEAD; j++)
+            if (i + j < a.n)
+                ahead[j] = buf[a.rows[i + j] * units + u];
+#pragma unroll
+        for (int j = 0; j < KEEP_AHEAD; j++)
+            if (i + j < a.n)
+                buf[(int64_t)(i + j) * units + u] = ahead[j];
+    }
+}
+
+template <typename T> static void keep(cuda_impl *c, const keep_rows_args *a)
+{
+    int64_t units = (int64_t)(a->row_bytes / sizeof(T));
+
+    keep_rows_kernel<T><<<blocks_of(units), THREADS, 0, c->stream>>>(*a, units);
+}
+
+void cuda_keep_rows(cuda_impl *c, const keep_rows_args *a)
+{
+    if (a->n == 0)
+        return;
+    if (a->row_bytes % 16 == 0)
+        keep<uint4>(c, a);
+    else if (a->row_bytes % 4 == 0)
+        keep<uint32_t>(c, a);
+    else
+        keep<uint8_t>(c, a);
+    cuda_launched(c, "keep_rows");
+}
+
+/* ---- Q8 ---- */
+
+static __global__ void quantize_kernel(const bf16 *x, bf16 *q8, int64_t n)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+
+    if (i / 32 * 32 < n) /* n is a multiple of 32: whole warps */
+        q8[i] = q8_value(from_bf(x[i]));
+}
+
+void cuda_quantize(cuda_impl *c, const quantize_args *a)
+{
+    int64_t n = (int64_t)a->n * a->cols;
+
+    quantize_kernel<<<blocks_of(n), THREADS, 0, c->stream>>>((const bf16 *)a->x, (bf16 *)a->q8, n);
+    cuda_launched(c, "quantize");
+}
+
+/* ---- Engram ---- */
+
+/* One warp per 32 columns of a table row: decode (exact), round, Q8. */
+static __global__ void engram_gather_kernel(weight table, engram_gather_args a, int64_t n)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, dim = table.cols, col = i % dim, id;
+    float x;
+
+    if (i >= n)
+        return;
+    id = a.ids[i / dim];
+    x = e4m3(((const uint8_t *)table.data)[id * dim + col]) *
+        ue8m0(table.scale[id * (dim / 32) + col / 32]);
+    ((bf16 *)a.out_q8)[i] = q8_value(bf16_round(x));
+}
+
+void cuda_engram_gather(cuda_impl *c, const engram_gather_args *a)
+{
+    int64_t n = (int64_t)a->n * a->n_cols * a->table->cols;
+
+    engram_gather_kernel<<<blocks_of(n), THREADS, 0, c->stream>>>(*a->table, *a, n);
+    cuda_launched(c, "engram_gather");
+}
+
+/* One block per copy of a row. */
+static __global__ void engram_apply_kernel(weight q_w, weight k_w, engram_apply_args a)
+{
+    int64_t row = blockIdx.x / a.hc, i = blockIdx.x % a.hc, dim = a.dim;
+    const bf16 *kv = (const bf16 *)a.kv + row * (a.hc + 1) * dim, *key = kv + i * dim;
+    const bf16 *value = kv + a.hc * dim;
+    bf16 *x = (bf16 *)a.x + (row * a.hc + i) * dim;
+    float dot = 0, xx = 0, kk = 0, g = 0;
+
+    for (int64_t d = threadIdx.x; d < dim; d += THREADS) {
+        float xd = from_bf(x[d]), kd = from_bf(key[d]);
+        float w = vec(q_w, i * dim + d) * vec(k_w, i * dim + d);
+
+        dot = fmaf(xd * w, kd, dot);
+        xx = fmaf(xd, xd, xx);
+        kk = fmaf(kd, kd, kk);
+    }
+    dot = block_sum(dot);
+    xx = block_sum(xx);
+    kk = block_sum(kk);
+    if (!(a.image && a.image[row])) {
+        float n = (float)dim;
+
+        dot = dot * (1.0f / sqrtf(xx / n + a.eps)) * (1.0f / sqrtf(kk / n + a.eps)) / sqrtf(n);
+        g = sigmoid(copysignf(sqrtf(fmaxf(fabsf(dot), 1e-6f)), dot));
+    }
+    for (int64_t d = threadIdx.x; d < dim; d += THREADS)
+        x[d] = to_bf(from_bf(x[d]) + g * from_bf(value[d]));
+    if (a.gate && threadIdx.x == 0)
+        a.gate[row * a.hc + i] = g;
+}
+
+void cuda_engram_apply(cuda_impl *c, const engram_apply_args *a)
+{
+    engram_apply_kernel<<<a->n * a->hc, THREADS, 0, c->stream>>>(*a->q_w, *a->k_w, *a);
+    cuda_launched(c, "engram_apply");
+}
+
+/* ---- draft ---- */
+
+static __global__ void tap_kernel(tap_args a)
+{
+    int64_t row = blockIdx.x, dim = a.dim;
+    const bf16 *x = (const bf16 *)a.x + row * a.hc * dim;
+    bf16 *out = (bf16 *)a.out + row * a.out_stride;
+
+    for (int64_t d = threadIdx.x; d < dim; d += THREADS) {
+        float sum = 0;
+
+        for (int64_t i = 0; i < a.hc; i++)
+            sum += from_bf(x[i * dim + d]);
+        out[d] = to_bf(sum / (float)a.hc);
+    }
+}
+
+void cuda_tap(cuda_impl *c, const tap_args *a)
+{
+    tap_kernel<<<a->n, THREADS, 0, c->stream>>>(*a);
+    cuda_launched(c, "tap");
+}
+
+static __global__ void confidence_kernel(const bf16 *w, confidence_args a)
+{
+    int64_t row = blockIdx.x;
+    const bf16 *h = (const bf16 *)a.h + row * a.dim, *e = (const bf16 *)a.e + row * a.rank;
+    float sum = 0;
+
+    for (int64_t i = threadIdx.x; i < a.dim; i += THREADS)
+        sum = fmaf(from_bf(w[i]), from_bf(h[i]), sum);
+    for (int64_t i = threadIdx.x; i < a.rank; i += THREADS)
+        sum = fmaf(from_bf(w[a.dim + i]), from_bf(e[i]), sum);
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        a.out[row] = sum;
+}
+
+void cuda_confidence(cuda_impl *c, const confidence_args *a)
+{
+    confidence_kernel<<<a->n, THREADS, 0, c->stream>>>((const bf16 *)a->w->data, *a);
+    cuda_launched(c, "confidence");
+}
