@@ -224,17 +224,20 @@ static int add(struct CMUnitTest *tests, int n, const char *behaviour, CMUnitTes
 int main(int argc, char **argv)
 {
     struct CMUnitTest tests[MAX_TESTS];
+    const char *only = getenv("DI_BACKEND"); /* one back end alone */
     int n = 0;
 
     wanted = argc > 1 && strcmp(argv[1], "real") == 0 ? OP_BIG : 0;
     for (const char *const *b = kernels_available(); *b && n + 3 < MAX_TESTS; b++) {
+        if (only && strcmp(only, *b) != 0)
+            continue;
         if (strcmp(*b, "ref") != 0)
             n = add(tests, n, "equals ref", test_equals_ref, *b, NUMERICS_RELEASE);
         if (!wanted)
             n = add(tests, n, "bits of a row do not depend on the batch",
                     test_bits_of_a_row_do_not_depend_on_the_batch, *b, NUMERICS_RELEASE);
     }
-    if (!wanted)
+    if (!wanted && !only)
         n = add(tests, n, "bits of a row do not depend on the batch, numerics f32",
                 test_bits_of_a_row_do_not_depend_on_the_batch, "ref", NUMERICS_F32);
     return n ? _cmocka_run_group_tests("kernels", tests, (size_t)n, NULL, NULL) : 77;

@@ -145,6 +145,14 @@ static inline void assert_close(double got, double want, double tolerance)
         fail_msg("got %.9g, want %.9g +- %.3g", got, want, tolerance);
 }
 
+/* DI_BACKEND=name restricts tests to one back end. */
+static inline bool backend_wanted(const char *name)
+{
+    const char *only = getenv("DI_BACKEND");
+
+    return !only || strcmp(only, name) == 0;
+}
+
 /* Add `test` for every back end of this machine: its name becomes "behaviour: back end" and *state
  * the back end's name. */
 static inline int for_every_backend(struct CMUnitTest *tests, int n, const char *behaviour,
@@ -152,11 +160,14 @@ static inline int for_every_backend(struct CMUnitTest *tests, int n, const char 
 {
     static char names[64][120];
 
-    for (const char *const *b = kernels_available(); *b; b++, n++) {
+    for (const char *const *b = kernels_available(); *b; b++) {
+        if (!backend_wanted(*b))
+            continue;
         assert_in_range(n, 0, 63);
         snprintf(names[n], sizeof names[n], "%s: %s", behaviour, *b);
         tests[n] =
             (struct CMUnitTest){.name = names[n], .test_func = test, .initial_state = (void *)*b};
+        n++;
     }
     return n;
 }
