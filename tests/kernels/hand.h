@@ -155,13 +155,13 @@ static inline bool backend_wanted(const char *name)
 
 /* Add `test` for every back end of this machine: its name becomes "behaviour: back end" and *state
  * the back end's name. */
-static inline int for_every_backend(struct CMUnitTest *tests, int n, const char *behaviour,
-                                    CMUnitTestFunction test)
+static inline int for_backends(struct CMUnitTest *tests, int n, const char *behaviour,
+                               CMUnitTestFunction test, bool host_only)
 {
     static char names[64][120];
 
     for (const char *const *b = kernels_available(); *b; b++) {
-        if (!backend_wanted(*b))
+        if (!backend_wanted(*b) || (host_only && strcmp(*b, "cuda") == 0))
             continue;
         assert_in_range(n, 0, 63);
         snprintf(names[n], sizeof names[n], "%s: %s", behaviour, *b);
@@ -170,4 +170,17 @@ static inline int for_every_backend(struct CMUnitTest *tests, int n, const char 
         n++;
     }
     return n;
+}
+
+static inline int for_every_backend(struct CMUnitTest *tests, int n, const char *behaviour,
+                                    CMUnitTestFunction test)
+{
+    return for_backends(tests, n, behaviour, test, false);
+}
+
+/* For tests that look into the state of a sequence in place. */
+static inline int for_every_host_backend(struct CMUnitTest *tests, int n, const char *behaviour,
+                                         CMUnitTestFunction test)
+{
+    return for_backends(tests, n, behaviour, test, true);
 }

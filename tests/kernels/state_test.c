@@ -749,7 +749,7 @@ int main(void)
     int n = 0;
 
     for (size_t i = 0; i < ARRAY_LEN(all); i++)
-        n = for_every_backend(tests, n, all[i].name, all[i].test);
+        n = for_every_host_backend(tests, n, all[i].name, all[i].test);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_attention_in_f32);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_steps_of_any_size_in_f32);
     return _cmocka_run_group_tests("state", tests, (size_t)n, NULL, NULL);
