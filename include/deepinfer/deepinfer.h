@@ -121,6 +121,9 @@ typedef struct di_mask_provider {
     /* An independent copy for another choice; NULL when out of memory. */
     void *(*fork)(void *ctx);
     void (*free)(void *ctx);
+    /* Nothing but the end of sequence may come: the choice stops without it, whatever min_tokens
+     * and ignore_eos say. NULL = never. */
+    bool (*finished)(void *ctx);
 } di_mask_provider;
 
 typedef struct di_logit_bias {

@@ -71,6 +71,7 @@ typedef struct choice {
 
     /* Host thread. */
     bool scheduled, ended; /* given to the scheduler; FINISH sent */
+    bool closed;           /* the constraint is complete */
     bool cancel;
     int64_t n_known; /* tokens of x.ids that the host has processed */
     int64_t drafted, accepted;

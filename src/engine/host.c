@@ -82,7 +82,7 @@ static void settle_choice(di_engine *e, choice *c)
 {
     if (!c->ended || !c->scheduled || c->item.in_flight > 0)
         return;
-    if (c->stop.matched >= 0 || (c->x.done && c->x.finish != DI_FINISH_ERROR))
+    if (c->closed || c->stop.matched >= 0 || (c->x.done && c->x.finish != DI_FINISH_ERROR))
         sched_finish(e->sched, &c->item);
     else
         sched_remove(e->sched, &c->item);
@@ -154,21 +154,22 @@ static void fill_masks(di_engine *e, choice *c)
 
 /* ---- results ---- */
 
-/* One event with the tokens of a result; true when a stop string ended the choice. */
-static bool give_tokens(di_engine *e, choice *c, const part_result *r, int *stop_index)
+/* One event with the first n tokens of a result; true when a stop string ended the choice. */
+static bool give_tokens(di_engine *e, choice *c, const part_result *r, int n, int *stop_index)
 {
     di_event ev = {.token = r->token, .stop_index = -1};
     bool stopped = false;
 
     str_clear(&c->text);
-    for (int i = 0; i < r->n && !stopped; i++) {
-        bool end = r->done && i == r->n - 1 && r->finish == DI_FINISH_STOP;
+    for (int i = 0; i < n && !stopped; i++) {
+        bool end = (r->done && i == r->n - 1 && r->finish == DI_FINISH_STOP) ||
+                   (c->closed && i == n - 1 && r->token[i] == e->cfg->eos);
 
         ev.n_tokens++;
         if (!end) /* the end-of-sequence token is no text */
             stopped = push_text(e, c, r->token[i]);
     }
-    if (r->done && !stopped)
+    if ((r->done || c->closed) && !stopped)
         flush_text(e, c);
     *stop_index = stopped ? c->stop.matched : -1;
     if (!c->first_token_ns)
@@ -210,10 +211,27 @@ static void start_siblings(di_engine *e, di_request *r)
     }
 }
 
+/* Show the new tokens to the constraint: how many of them count. What was sampled behind the end of
+ * the constraint does not. */
+static int feed_constraint(choice *c, const part_result *r, bool *accepted)
+{
+    const di_mask_provider *p = c->req->p.mask;
+
+    for (int i = 0; c->mask && i < r->n; i++) {
+        *accepted = p->accept(c->mask_ctx, r->token[i]);
+        if (!*accepted)
+            break;
+        c->closed = p->finished && p->finished(c->mask_ctx);
+        if (c->closed)
+            return i + 1;
+    }
+    return r->n;
+}
+
 static void process_part(di_engine *e, const sched_part *p, const part_result *r)
 {
     choice *c = choice_of(p->item);
-    int stop_index = -1;
+    int stop_index = -1, n = 0;
     bool stopped = false, accepted = true;
 
     p->item->in_flight--;
@@ -227,17 +245,16 @@ static void process_part(di_engine *e, const sched_part *p, const part_result *r
             event_send(e, c, DI_EVENT_PROMPT,
                        &(di_event){.token = c->x.ids, .n_tokens = (int)c->req->n_prompt},
                        c->req->prompt_value);
-        for (int i = 0; c->mask && i < r->n && accepted; i++)
-            accepted = c->req->p.mask->accept(c->mask_ctx, r->token[i]);
-        c->n_known += r->n;
-        if (r->n > 0)
-            stopped = give_tokens(e, c, r, &stop_index);
+        n = feed_constraint(c, r, &accepted);
+        c->n_known += n;
+        if (n > 0)
+            stopped = give_tokens(e, c, r, n, &stop_index);
         if (r->code != DI_OK)
             end_choice(e, c, DI_FINISH_ERROR, r->code, r->message, -1);
         else if (!accepted && !r->done)
             end_choice(e, c, DI_FINISH_ERROR, DI_E_INTERNAL,
                        "the constraint refused a token that its mask allowed", -1);
-        else if (stopped)
+        else if (stopped || c->closed)
             end_choice(e, c, DI_FINISH_STOP, DI_OK, NULL, stop_index);
         else if (r->done)
             end_choice(e, c, r->finish, DI_OK, NULL, -1);

@@ -28,10 +28,16 @@ static void free_state(void *ctx)
     grammar_state_free(ctx);
 }
 
+static bool finished(void *ctx)
+{
+    return grammar_must_stop(ctx);
+}
+
 const di_mask_provider grammar_provider = {
     .fill = fill,
     .accept = accept,
     .rollback = rollback,
     .fork = fork_state,
     .free = free_state,
+    .finished = finished,
 };

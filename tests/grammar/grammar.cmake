@@ -12,3 +12,10 @@ add_test(NAME golden_structured
          COMMAND golden_structured --data ${DI_DATA_DIR}/structured
                  --tokenizer ${DI_DATA_DIR}/tokenizer-v4/tokenizer.json)
 set_tests_properties(golden_structured PROPERTIES LABELS "unit" SKIP_RETURN_CODE 77 TIMEOUT 600)
+
+# Through the engine, on small models with random weights.
+di_test(constrained_test SOURCES ${CMAKE_CURRENT_LIST_DIR}/constrained_test.c
+        ${PROJECT_SOURCE_DIR}/tests/engine/rig.c
+        USES base formats checkpoint tensor kernels tokenizer kv recipe model dspark sampler sched
+             engine grammar
+        LABELS engine TIMEOUT 900)
