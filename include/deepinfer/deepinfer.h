@@ -178,7 +178,7 @@ typedef struct di_event {
     int stop_index; /* index of the stop string that matched, -1 = none */
     di_code code;   /* DI_FINISH_ERROR */
     const char *message;
-    di_usage usage; /* FINISH and DONE */
+    di_usage usage; /* FINISH and DONE; before: prompt_tokens and cached_tokens only */
     uint64_t seed;  /* the seed in use */
 } di_event;
 

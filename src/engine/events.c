@@ -131,6 +131,9 @@ void event_send(di_engine *e, choice *c, di_event_type type, di_event *ev,
     ev->n_text = type == DI_EVENT_TOKENS ? c->text.len : 0;
     if (type == DI_EVENT_FINISH)
         ev->usage = usage_of(r, c);
+    else /* known by now; protocols tell it before the first token */
+        ev->usage =
+            (di_usage){.prompt_tokens = r->n_prompt, .cached_tokens = r->choice[0].n_cached};
     if (values && n > MAX_STEP) { /* a whole prompt */
         space = mem_try_calloc(n, 8 + (size_t)n_top * sizeof *top);
         lp = (float *)(void *)space;

@@ -1,96 +1,15 @@
 /* Reading the body of POST /v1/completions: OpenAI's fields, and vLLM's that benchmarks use. */
 #include "server/completions.h"
 
-#include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/fields.h"
+
 #define MAX_TOP        20
 #define DEFAULT_TOKENS 16
 #define MAX_BIAS       1024
-
-static di_code invalid(di_status *st, const char *field, const char *want)
-{
-    return di_fail(st, DI_E_INVALID, "%s must be %s", field, want);
-}
-
-static di_code read_real(json_read *r, const char *field, double min, double max, float *out,
-                         di_status *st)
-{
-    double v;
-    char want[80];
-
-    if (json_peek(r) != JSON_NUMBER)
-        return invalid(st, field, "a number");
-    if (json_number(r, &v, st) != DI_OK)
-        return st->code;
-    snprintf(want, sizeof want, "%g to %g, but is %.9g", min, max, v);
-    if (!(v >= min && v <= max))
-        return invalid(st, field, want);
-    *out = (float)v;
-    return DI_OK;
-}
-
-/* Integers may be written 16 or 16.0; what does not fit int64 is refused like any other. */
-static di_code read_int(json_read *r, const char *field, int64_t min, int64_t max, int64_t *out,
-                        di_status *st)
-{
-    char want[120];
-    const char *raw;
-    size_t n;
-    int64_t v = 0;
-    bool ok = json_peek(r) == JSON_NUMBER;
-
-    if (json_raw(r, &raw, &n, st) != DI_OK)
-        return st->code;
-    if (ok) {
-        char *end;
-        double d = strtod(raw, &end);
-
-        errno = 0;
-        v = strtoll(raw, &end, 10);
-        if (errno || end != raw + n)
-            ok = d == floor(d) && fabs(d) < 9e15 && (v = (int64_t)d, true);
-    }
-    snprintf(want, sizeof want, "an integer from %lld to %lld, but is %.*s", (long long)min,
-             (long long)max, n > 40 ? 40 : (int)n, raw);
-    if (!ok || v < min || v > max)
-        return invalid(st, field, want);
-    *out = v;
-    return DI_OK;
-}
-
-static di_code read_bool(json_read *r, const char *field, bool *out, di_status *st)
-{
-    if (json_peek(r) != JSON_BOOL)
-        return invalid(st, field, "true or false");
-    return json_bool(r, out, st);
-}
-
-static di_code read_text(json_read *r, const char *field, arena *mem, const char **out, size_t *n,
-                         di_status *st)
-{
-    const char *text;
-
-    if (json_peek(r) != JSON_STRING)
-        return invalid(st, field, "a string");
-    if (json_string(r, &text, n, st) != DI_OK)
-        return st->code;
-    *out = arena_strndup(mem, text, *n);
-    return *out ? DI_OK : di_fail(st, DI_E_NOMEM, "no memory for a request");
-}
-
-static di_code read_id(json_read *r, const char *field, int vocab, int32_t *out, di_status *st)
-{
-    int64_t v = 0;
-    di_code rc = read_int(r, field, 0, vocab - 1, &v, st);
-
-    if (rc == DI_OK)
-        *out = (int32_t)v;
-    return rc;
-}
 
 static di_code new_prompt(completion_body *b, completion_prompt **out, di_status *st)
 {
@@ -107,7 +26,7 @@ static di_code read_text_prompt(completion_body *b, const backend *be, json_read
     di_code rc;
 
     DI_TRY(new_prompt(b, &p, st));
-    DI_TRY(read_text(r, "prompt", b->mem, &p->text, &p->n_text, st));
+    DI_TRY(field_text(r, "prompt", b->mem, &p->text, &p->n_text, st));
     if (be->info.bos >= 0)
         DI_TRY(tok_ids_push(&p->ids, be->info.bos, st));
     DI_TRY(tokenizer_encode(be->tok, p->text, p->n_text, false, &p->ids, st));
@@ -127,7 +46,7 @@ static di_code read_id_prompt(completion_body *b, const backend *be, json_read *
     do {
         int32_t id;
 
-        DI_TRY(read_id(r, "a token id in prompt", be->info.vocab, &id, st));
+        DI_TRY(field_id(r, "a token id in prompt", be->info.vocab, &id, st));
         DI_TRY(tok_ids_push(&p->ids, id, st));
     } while (json_item(r));
 done:
@@ -141,7 +60,7 @@ static di_code read_prompts(completion_body *b, const backend *be, json_read *r,
     if (json_peek(r) == JSON_STRING)
         return read_text_prompt(b, be, r, st);
     if (json_peek(r) != JSON_ARRAY)
-        return invalid(st, "prompt", "a string, a list of token ids, or a list of either");
+        return field_invalid(st, "prompt", "a string, a list of token ids, or a list of either");
     DI_TRY(json_array(r, st));
     while (json_item(r)) {
         json_type t = json_peek(r);
@@ -153,14 +72,15 @@ static di_code read_prompts(completion_body *b, const backend *be, json_read *r,
         } else if (t == JSON_ARRAY) {
             DI_TRY(json_array(r, st));
             if (!json_item(r))
-                return invalid(st, "prompt", "not an empty list");
+                return field_invalid(st, "prompt", "not an empty list");
             DI_TRY(read_id_prompt(b, be, r, st));
         } else {
-            return invalid(st, "prompt", "a string, a list of token ids, or a list of either");
+            return field_invalid(st, "prompt",
+                                 "a string, a list of token ids, or a list of either");
         }
     }
     if (b->n_prompts == 0)
-        rc = invalid(st, "prompt", "not an empty list");
+        rc = field_invalid(st, "prompt", "not an empty list");
 done:
     return rc;
 }
@@ -172,22 +92,22 @@ static di_code read_stop(completion_body *b, json_read *r, di_status *st)
 
     b->p.n_stop = 0;
     if (json_peek(r) == JSON_STRING) {
-        DI_TRY(read_text(r, "stop", b->mem, &b->stop[0], &n, st));
+        DI_TRY(field_text(r, "stop", b->mem, &b->stop[0], &n, st));
         b->p.n_stop = 1;
     } else if (json_peek(r) == JSON_ARRAY) {
         DI_TRY(json_array(r, st));
         while (json_item(r)) {
             if (b->p.n_stop == STOP_MAX)
                 return di_fail(st, DI_E_INVALID, "stop holds more than %d strings", STOP_MAX);
-            DI_TRY(read_text(r, "stop", b->mem, &b->stop[b->p.n_stop], &n, st));
+            DI_TRY(field_text(r, "stop", b->mem, &b->stop[b->p.n_stop], &n, st));
             b->p.n_stop++;
         }
     } else {
-        return invalid(st, "stop", "a string or a list of strings");
+        return field_invalid(st, "stop", "a string or a list of strings");
     }
     for (int i = 0; i < b->p.n_stop; i++)
         if (!*b->stop[i])
-            return invalid(st, "stop", "without empty strings");
+            return field_invalid(st, "stop", "without empty strings");
 done:
     return rc;
 }
@@ -198,13 +118,13 @@ static di_code read_stop_ids(completion_body *b, const backend *be, json_read *r
 
     b->p.n_stop_ids = 0;
     if (json_peek(r) != JSON_ARRAY)
-        return invalid(st, "stop_token_ids", "a list of token ids");
+        return field_invalid(st, "stop_token_ids", "a list of token ids");
     DI_TRY(json_array(r, st));
     while (json_item(r)) {
         if (b->p.n_stop_ids == COMPLETION_MAX_STOP_IDS)
             return di_fail(st, DI_E_INVALID, "stop_token_ids holds more than %d ids",
                            COMPLETION_MAX_STOP_IDS);
-        DI_TRY(read_id(r, "stop_token_ids", be->info.vocab, &b->stop_ids[b->p.n_stop_ids], st));
+        DI_TRY(field_id(r, "stop_token_ids", be->info.vocab, &b->stop_ids[b->p.n_stop_ids], st));
         b->p.n_stop_ids++;
     }
 done:
@@ -219,7 +139,7 @@ static di_code read_bias(completion_body *b, const backend *be, json_read *r, di
 
     b->p.n_bias = 0;
     if (json_peek(r) != JSON_OBJECT)
-        return invalid(st, "logit_bias", "an object from token ids to numbers");
+        return field_invalid(st, "logit_bias", "an object from token ids to numbers");
     b->bias = arena_alloc(b->mem, MAX_BIAS, sizeof *b->bias);
     if (!b->bias)
         return di_fail(st, DI_E_NOMEM, "no memory for a request");
@@ -235,7 +155,7 @@ static di_code read_bias(completion_body *b, const backend *be, json_read *r, di
             return di_fail(st, DI_E_INVALID, "logit_bias holds \"%.40s\", but ids run from 0 to %d",
                            key, be->info.vocab - 1);
         e->id = (int32_t)id;
-        DI_TRY(read_real(r, "logit_bias", -100, 100, &e->bias, st));
+        DI_TRY(field_real(r, "logit_bias", -100, 100, &e->bias, st));
         b->p.n_bias++;
     }
 done:
@@ -249,11 +169,11 @@ static di_code read_stream_options(completion_body *b, json_read *r, di_status *
     di_code rc;
 
     if (json_peek(r) != JSON_OBJECT)
-        return invalid(st, "stream_options", "an object");
+        return field_invalid(st, "stream_options", "an object");
     DI_TRY(json_object(r, st));
     while (json_key(r, &key, &n)) {
         if (json_key_is(key, n, "include_usage"))
-            DI_TRY(read_bool(r, "stream_options.include_usage", &b->include_usage, st));
+            DI_TRY(field_bool(r, "stream_options.include_usage", &b->include_usage, st));
         else
             DI_TRY(json_skip(r, st));
     }
@@ -271,7 +191,7 @@ static di_code read_logprobs(completion_body *b, json_read *r, di_status *st)
         DI_TRY(json_bool(r, &on, st));
         b->logprobs = on ? 0 : -1;
     } else {
-        DI_TRY(read_int(r, "logprobs", 0, MAX_TOP, &v, st));
+        DI_TRY(field_int(r, "logprobs", 0, MAX_TOP, &v, st));
         b->logprobs = (int)v;
     }
 done:
@@ -287,44 +207,44 @@ static bool read_simple(completion_body *b, const backend *be, json_read *r, con
 
 #define IS(name) json_key_is(key, n, name)
     if (IS("max_tokens") || IS("max_completion_tokens")) {
-        *rc = read_int(r, "max_tokens", 0, INT32_MAX, &p->max_tokens, st);
+        *rc = field_int(r, "max_tokens", 0, INT32_MAX, &p->max_tokens, st);
     } else if (IS("min_tokens")) {
-        *rc = read_int(r, "min_tokens", 0, INT32_MAX, &p->min_tokens, st);
+        *rc = field_int(r, "min_tokens", 0, INT32_MAX, &p->min_tokens, st);
     } else if (IS("n") || IS("best_of")) {
-        *rc = read_int(r, "n", 1, COMPLETION_MAX_CHOICES, &v, st);
+        *rc = field_int(r, "n", 1, COMPLETION_MAX_CHOICES, &v, st);
         p->n = IS("n") || v > p->n ? (int)v : p->n;
     } else if (IS("seed")) {
-        *rc = read_int(r, "seed", 0, INT64_MAX, &v, st);
+        *rc = field_int(r, "seed", 0, INT64_MAX, &v, st);
         p->seed = (uint64_t)v;
         p->has_seed = true;
     } else if (IS("temperature")) {
-        *rc = read_real(r, "temperature", 0, 2, &p->temperature, st);
+        *rc = field_real(r, "temperature", 0, 2, &p->temperature, st);
     } else if (IS("top_p")) {
-        *rc = read_real(r, "top_p", 1e-9, 1, &p->top_p, st);
+        *rc = field_real(r, "top_p", 1e-9, 1, &p->top_p, st);
     } else if (IS("min_p")) {
-        *rc = read_real(r, "min_p", 0, 1, &p->min_p, st);
+        *rc = field_real(r, "min_p", 0, 1, &p->min_p, st);
     } else if (IS("top_k")) {
-        *rc = read_int(r, "top_k", -1, INT32_MAX, &v, st);
+        *rc = field_int(r, "top_k", -1, INT32_MAX, &v, st);
         p->top_k = v < 0 ? 0 : (int32_t)v;
     } else if (IS("repetition_penalty")) {
-        *rc = read_real(r, "repetition_penalty", 1e-6, 100, &p->repetition_penalty, st);
+        *rc = field_real(r, "repetition_penalty", 1e-6, 100, &p->repetition_penalty, st);
     } else if (IS("presence_penalty")) {
-        *rc = read_real(r, "presence_penalty", -2, 2, &p->presence_penalty, st);
+        *rc = field_real(r, "presence_penalty", -2, 2, &p->presence_penalty, st);
     } else if (IS("frequency_penalty")) {
-        *rc = read_real(r, "frequency_penalty", -2, 2, &p->frequency_penalty, st);
+        *rc = field_real(r, "frequency_penalty", -2, 2, &p->frequency_penalty, st);
     } else if (IS("ignore_eos")) {
-        *rc = read_bool(r, "ignore_eos", &p->ignore_eos, st);
+        *rc = field_bool(r, "ignore_eos", &p->ignore_eos, st);
     } else if (IS("skip_special_tokens")) {
-        *rc = read_bool(r, "skip_special_tokens", &p->skip_special, st);
+        *rc = field_bool(r, "skip_special_tokens", &p->skip_special, st);
     } else if (IS("priority")) {
-        *rc = read_int(r, "priority", -1000, 1000, &v, st);
+        *rc = field_int(r, "priority", -1000, 1000, &v, st);
         p->priority = (int)-v; /* vLLM: lower first */
     } else if (IS("stream")) {
-        *rc = read_bool(r, "stream", &b->stream, st);
+        *rc = field_bool(r, "stream", &b->stream, st);
     } else if (IS("echo")) {
-        *rc = read_bool(r, "echo", &b->echo, st);
+        *rc = field_bool(r, "echo", &b->echo, st);
     } else if (IS("return_token_ids")) {
-        *rc = read_bool(r, "return_token_ids", &b->return_ids, st);
+        *rc = field_bool(r, "return_token_ids", &b->return_ids, st);
     } else {
         return false;
     }
@@ -343,7 +263,7 @@ static di_code read_field(completion_body *b, const backend *be, json_read *r, c
     if (read_simple(b, be, r, key, n, &rc, st))
         return rc;
     if (IS("model")) {
-        DI_TRY(read_text(r, "model", b->mem, &text, &n, st));
+        DI_TRY(field_text(r, "model", b->mem, &text, &n, st));
         snprintf(b->model, sizeof b->model, "%s", text);
     } else if (IS("prompt")) {
         for (int i = 0; i < b->n_prompts; i++) /* of a repeated key the last counts */
@@ -362,9 +282,9 @@ static di_code read_field(completion_body *b, const backend *be, json_read *r, c
     } else if (IS("stream_options")) {
         rc = read_stream_options(b, r, st);
     } else if (IS("suffix")) {
-        DI_TRY(read_text(r, "suffix", b->mem, &text, &n, st));
+        DI_TRY(field_text(r, "suffix", b->mem, &text, &n, st));
         if (n)
-            rc = invalid(st, "suffix", "absent: this model does not fill in the middle");
+            rc = field_invalid(st, "suffix", "absent: this model does not fill in the middle");
     } else {
         rc = json_skip(r, st);
     }
@@ -376,11 +296,11 @@ done:
 static di_code check_body(completion_body *b, const server *s, di_status *st)
 {
     if (!*b->model)
-        return invalid(st, "model", "given");
+        return field_invalid(st, "model", "given");
     if (b->n_prompts == 0)
-        return invalid(st, "prompt", "given");
+        return field_invalid(st, "prompt", "given");
     if (b->echo && b->stream)
-        return invalid(st, "echo", "false when stream is true");
+        return field_invalid(st, "echo", "false when stream is true");
     if (b->p.max_tokens < 0)
         b->p.max_tokens = DEFAULT_TOKENS;
     for (int i = 0; i < b->n_prompts; i++)

@@ -1,6 +1,7 @@
 /* Counting, and the Prometheus text format. See metrics.h. */
 #include "server/metrics.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -51,7 +52,6 @@ void metric_observe(metrics *m, metric_time t, uint64_t ns, uint64_t n)
     while (i < METRIC_N_BUCKETS && s > metric_bounds[i])
         i++;
     ADD(h->bucket[i], n);
-    ADD(h->count, n);
     ADD(h->sum_ns, ns * n);
 }
 
@@ -169,27 +169,24 @@ static void write_engine(const server *s, str *out, const char *label)
 static void histogram(str *out, const server *s, metric_time t, const char *name, const char *help,
                       const char *label)
 {
-    const char *pre = label ? "model_name=\"" : "", *mid = label ? label : "";
-    const char *post = label ? "\"" : "", *comma = label ? "\"," : "";
-    unsigned long long total = 0, count = 0, sum = 0;
+    unsigned long long total = 0, sum = 0;
+    char model[160] = "", all[160] = "";
 
+    if (label) {
+        snprintf(model, sizeof model, "model_name=\"%.128s\",", label);
+        snprintf(all, sizeof all, "{model_name=\"%.128s\"}", label);
+    }
     head(out, name, "histogram", help);
     for (int b = 0; b <= METRIC_N_BUCKETS; b++) {
         for (int i = 0; i < s->n_loops; i++)
             total += LOAD(s->loops[i].m.time[t].bucket[b]);
         if (b < METRIC_N_BUCKETS)
-            str_printf(out, "%s_bucket{%s%s%sle=\"%g\"} %llu\n", name, pre, mid, comma,
-                       metric_bounds[b], total);
+            str_printf(out, "%s_bucket{%sle=\"%g\"} %llu\n", name, model, metric_bounds[b], total);
     }
-    for (int i = 0; i < s->n_loops; i++) {
-        count += LOAD(s->loops[i].m.time[t].count);
+    for (int i = 0; i < s->n_loops; i++)
         sum += LOAD(s->loops[i].m.time[t].sum_ns);
-    }
-    (void)count; /* equals the last bucket but for what is being added right now */
-    str_printf(out,
-               "%s_bucket{%s%s%sle=\"+Inf\"} %llu\n%s_sum{%s%s%s} %.9f\n%s_count{%s%s%s} %llu\n",
-               name, pre, mid, comma, total, name, pre, mid, post, (double)sum * 1e-9, name, pre,
-               mid, post, total);
+    str_printf(out, "%s_bucket{%sle=\"+Inf\"} %llu\n%s_sum%s %.9f\n%s_count%s %llu\n", name, model,
+               total, name, all, (double)sum * 1e-9, name, all, total);
 }
 
 static void write_times(const server *s, str *out, const char *label)

@@ -58,7 +58,7 @@ extern const double metric_bounds[METRIC_N_BUCKETS]; /* upper bounds in seconds 
 
 typedef struct metric_histogram {
     atomic_ullong bucket[METRIC_N_BUCKETS + 1]; /* not cumulated; the last is above all bounds */
-    atomic_ullong count, sum_ns;
+    atomic_ullong sum_ns;
 } metric_histogram;
 
 typedef struct metrics {

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "server/fields.h"
 #include "server/server_internal.h"
 
 /* ---- health ---- */
@@ -189,16 +190,16 @@ static di_code read_tokenize(tokenize_body *b, json_read *r, di_status *st)
             str_append(&b->prompt, text, n);
             b->has_prompt = true;
         } else if (json_key_is(key, n, "parse_special")) {
-            DI_TRY(json_bool(r, &b->special, st));
+            DI_TRY(field_bool(r, "parse_special", &b->special, st));
         } else if (json_key_is(key, n, "return_token_strs") || json_key_is(key, n, "with_pieces")) {
-            DI_TRY(json_bool(r, &b->with_text, st));
+            DI_TRY(field_bool(r, "return_token_strs", &b->with_text, st));
         } else {
             DI_TRY(json_skip(r, st));
         }
     }
     DI_TRY(json_end(r, st));
     if (!b->has_prompt)
-        rc = di_fail(st, DI_E_INVALID, "\"prompt\" is missing: the text to tokenize");
+        rc = field_invalid(st, "prompt", "given: the text to tokenize");
     else if (!str_ok(&b->prompt))
         rc = di_fail(st, DI_E_NOMEM, "no memory for the text");
 done:
@@ -263,7 +264,7 @@ static di_code read_detokenize(const server *s, json_read *r, tok_ids *ids, bool
 {
     const char *key;
     size_t n;
-    int64_t v;
+    int32_t id;
     bool has_tokens = false;
     di_code rc;
 
@@ -271,24 +272,22 @@ static di_code read_detokenize(const server *s, json_read *r, tok_ids *ids, bool
     while (json_key(r, &key, &n)) {
         if (json_key_is(key, n, "tokens")) {
             has_tokens = true;
+            if (json_peek(r) != JSON_ARRAY)
+                return field_invalid(st, "tokens", "a list of token ids");
             DI_TRY(json_array(r, st));
             while (json_item(r)) {
-                DI_TRY(json_int(r, &v, st));
-                if (v < 0 || v >= s->be->info.vocab)
-                    return di_fail(st, DI_E_INVALID,
-                                   "tokens holds token id %lld, but ids run from 0 to %d",
-                                   (long long)v, s->be->info.vocab - 1);
-                DI_TRY(tok_ids_push(ids, (int32_t)v, st));
+                DI_TRY(field_id(r, "an id in tokens", s->be->info.vocab, &id, st));
+                DI_TRY(tok_ids_push(ids, id, st));
             }
         } else if (json_key_is(key, n, "skip_special_tokens")) {
-            DI_TRY(json_bool(r, skip_special, st));
+            DI_TRY(field_bool(r, "skip_special_tokens", skip_special, st));
         } else {
             DI_TRY(json_skip(r, st));
         }
     }
     DI_TRY(json_end(r, st));
     if (!has_tokens)
-        rc = di_fail(st, DI_E_INVALID, "\"tokens\" is missing: a list of token ids");
+        rc = field_invalid(st, "tokens", "given: a list of token ids");
 done:
     return rc;
 }

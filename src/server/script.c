@@ -117,7 +117,7 @@ static void values_of(const scripted *r, int64_t at, int n, float *lp, int32_t *
                       di_token_logprob *top, const int32_t *ids)
 {
     for (int i = 0; i < n; i++) {
-        lp[i] = -0.125f * (float)((at + i) % 8);
+        lp[i] = (float)((at + i) % 8) * -0.125f + 0.0f;
         rank[i] = 0;
         for (int k = 0; k < r->p.top_logprobs; k++)
             top[i * r->p.top_logprobs + k] =
@@ -186,6 +186,7 @@ static void step_choice(script *s, scripted *r, int i)
         ev.n_top = r->p.top_logprobs;
         ev.top = ev.n_top ? top : NULL;
     }
+    ev.usage = (di_usage){.prompt_tokens = r->n_prompt};
     if (n || ev.n_text)
         send_event(r, &ev);
     if (why != DI_FINISH_NONE)

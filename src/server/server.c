@@ -112,14 +112,16 @@ done:
 
 static void refuse(loop *l, int fd)
 {
-    static const char text[] =
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
-        "connection: close\r\ncontent-length: 98\r\n\r\n"
-        "{\"error\":{\"message\":\"too many connections\",\"type\":\"service_unavailable_error\","
-        "\"param\":null,\"code\":null}}";
+    static const char body[] = "{\"error\": {\"message\": \"too many connections\", \"type\": "
+                               "\"service_unavailable_error\", \"param\": null, \"code\": null}}";
+    char text[400];
+    int n = snprintf(text, sizeof text,
+                     "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n"
+                     "retry-after: %d\r\nconnection: close\r\ncontent-length: %zu\r\n\r\n%s",
+                     l->srv->opt.retry_after_s, sizeof body - 1, body);
 
     metric_count(&l->m, METRIC_connections_refused);
-    if (!l->srv->tls && send(fd, text, sizeof text - 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+    if (!l->srv->tls && send(fd, text, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
         errno = 0; /* the client learns from the close */
     close(fd);
 }

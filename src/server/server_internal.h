@@ -17,6 +17,8 @@
 #include "base/json_read.h"
 #include "base/json_write.h"
 #include "base/str.h"
+#include "recipe/replay.h"
+#include "recipe/request.h"
 #include "server/http.h"
 #include "server/metrics.h"
 #include "server/relay.h"
@@ -36,6 +38,7 @@ struct server {
     int port, n_loops;
     loop *loops;
     key_table *keys; /* NULL: everybody may call */
+    recipe_replay *replay;
     tls_context *tls;
     uint64_t start_ns;
     int64_t created;      /* Unix time of the start */
@@ -202,5 +205,14 @@ void handle_version(conn *c);
 void handle_tokenize(conn *c);
 void handle_detokenize(conn *c);
 void handle_completions(conn *c);
+void handle_chat(conn *c);
+void handle_responses(conn *c);
+void handle_messages(conn *c);
+void handle_count_tokens(conn *c);
+void handle_apply_template(conn *c);
+
+/* Names that requests may use, with patterns for what clients of the vendors send by themselves. */
+#define SERVER_MAX_ALIASES 32
+size_t server_aliases(const server *s, recipe_alias alias[SERVER_MAX_ALIASES]);
 
 bool server_knows_model(const server *s, const char *name, size_t n);
