@@ -153,8 +153,13 @@ typedef enum di_event_type {
     DI_EVENT_DONE    /* all choices have ended; the last event of a request */
 } di_event_type;
 
+/* Of a choice (FINISH) or all of them (DONE). Once the prompt is computed,
+ * prompt = cached + recomputed + computed: restored from the prefix cache; known to it, but
+ * computed again because no state was kept there; new. These are the first choice's: the others
+ * start from its state. */
 typedef struct di_usage {
-    int64_t prompt_tokens, cached_tokens, output_tokens;
+    int64_t prompt_tokens, cached_tokens, recomputed_tokens, computed_tokens, output_tokens;
+    int64_t repeated_tokens;   /* rows computed again because the choice was preempted */
     int64_t drafted, accepted; /* of speculation */
     int preemptions;
     uint64_t queued_us, first_token_us, total_us;
@@ -240,10 +245,13 @@ DI_API bool di_poll(di_engine *e, di_event *ev, int timeout_ms);
 
 /* Counters since the start. Identities that hold at every moment:
  *   drafted = verified + skipped;  prompt = cached + recomputed + computed;
- *   blocks_total = blocks_used + blocks_cached + blocks_free */
+ *   blocks_total = blocks_used + blocks_cached + blocks_free
+ * A prompt token counts once per choice; repeated: rows computed again after a preemption, besides.
+ */
 typedef struct di_stats {
     uint64_t steps, requests, finished, cancelled, failed, preempted;
     uint64_t prompt_tokens, cached_tokens, recomputed_tokens, computed_tokens, output_tokens;
+    uint64_t repeated_tokens;
     uint64_t drafted, verified, skipped, accepted;
     uint64_t verified_at[16], accepted_at[16]; /* per draft position */
     int64_t blocks_total, blocks_used, blocks_cached, blocks_free;

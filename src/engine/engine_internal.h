@@ -83,8 +83,9 @@ typedef struct choice {
     bool masked[MAX_STEP]; /* row has a constraint */
     int n_masked_drafts;   /* drafts that the constraint lets through */
     uint64_t first_token_ns;
-    int64_t n_cached;
-    int64_t n_computed; /* prompt tokens that were in a planned part */
+    /* Prompt tokens by how they came: n_counted = n_cached + n_recomputed + n_computed. */
+    int64_t n_counted, n_cached, n_recomputed, n_computed;
+    int64_t n_repeated; /* rows that a preemption made necessary */
 } choice;
 
 /* An event that waits for di_poll; one allocation with everything behind it. */
@@ -107,11 +108,11 @@ struct di_request {
     choice *choice;
     int n_choices, n_ended;
     atomic_bool cancelled;
-    uint64_t submit_ns, deadline_ns;
-    token_values *prompt_value; /* [n_prompt], or NULL */
-    bool queued;                /* counted in the bounds of the queue */
-    bool lost_event;            /* there was no memory for an event */
-    queued_event *done_event;   /* reserved for DONE when events are polled */
+    uint64_t submit_ns, start_ns, deadline_ns; /* start: the first step with it is planned */
+    token_values *prompt_value;                /* [n_prompt], or NULL */
+    bool queued;                               /* counted in the bounds of the queue */
+    bool lost_event;                           /* there was no memory for an event */
+    queued_event *done_event;                  /* reserved for DONE when events are polled */
 };
 
 /* Results of a part of a step. */

@@ -11,7 +11,12 @@
 static di_usage usage_of(const di_request *r, const choice *only)
 {
     uint64_t now = clock_ns(), first = 0;
-    di_usage u = {.prompt_tokens = r->n_prompt, .cached_tokens = r->choice[0].n_cached};
+    const choice *head = &r->choice[0];
+    di_usage u = {.prompt_tokens = r->n_prompt,
+                  .cached_tokens = head->n_cached,
+                  .recomputed_tokens = head->n_recomputed,
+                  .computed_tokens = head->n_computed,
+                  .queued_us = ((r->start_ns ? r->start_ns : now) - r->submit_ns) / 1000};
 
     for (int i = 0; i < r->n_choices; i++) {
         const choice *c = &r->choice[i];
@@ -19,6 +24,7 @@ static di_usage usage_of(const di_request *r, const choice *only)
         if (only && c != only)
             continue;
         u.output_tokens += c->n_known - r->n_prompt;
+        u.repeated_tokens += c->n_repeated;
         u.drafted += c->drafted;
         u.accepted += c->accepted;
         u.preemptions += c->item.n_preempted;

@@ -46,6 +46,7 @@ static void leave_queue(di_engine *e, di_request *r)
     if (!r->queued)
         return;
     r->queued = false;
+    r->start_ns = clock_ns();
     pthread_mutex_lock(&e->lock);
     e->n_queued -= r->n_choices;
     e->n_queued_tokens -= r->n_prompt;
@@ -300,21 +301,42 @@ static void reap_requests(di_engine *e)
 
 /* ---- planning ---- */
 
-/* Rows of a prompt part by where they come from: computed before (by this choice, until it was
- * preempted) or for the first time. */
+/* Prompt tokens up to `end` that are at hand for the first time: each is counted once, whatever a
+ * preemption does to it later. */
+static int64_t first_time(choice *c, int64_t end)
+{
+    int64_t n;
+
+    end = end < c->req->n_prompt ? end : c->req->n_prompt;
+    n = end > c->n_counted ? end - c->n_counted : 0;
+    c->n_counted += n;
+    return n;
+}
+
+static void count_restored(di_engine *e, choice *c)
+{
+    int64_t n = first_time(c, c->item.n_cached);
+
+    c->n_cached += n;
+    e->now.cached_tokens += (uint64_t)n;
+    e->now.prompt_tokens += (uint64_t)n;
+}
+
+/* Rows of a prompt part: tokens that the cache knew without a state to start from, new ones, and
+ * what this choice had computed before it was preempted. */
 static void count_rows(di_engine *e, choice *c, const sched_part *part)
 {
-    int64_t end = part->pos + part->n_rows, again = c->n_computed - part->pos;
+    int64_t end = part->pos + part->n_rows, found = c->item.n_found;
+    int64_t again = first_time(c, end < found ? end : found), fresh = first_time(c, end);
+    int64_t repeated = part->n_rows - again - fresh;
 
-    if (part->item->sampled || again > part->n_rows)
-        again = part->n_rows;
-    if (again < 0)
-        again = 0;
-    if (end > c->n_computed)
-        c->n_computed = end;
-    e->now.prompt_tokens += (uint64_t)part->n_rows;
+    c->n_recomputed += again;
+    c->n_computed += fresh;
+    c->n_repeated += repeated;
+    e->now.prompt_tokens += (uint64_t)(again + fresh);
     e->now.recomputed_tokens += (uint64_t)again;
-    e->now.computed_tokens += (uint64_t)(part->n_rows - again);
+    e->now.computed_tokens += (uint64_t)fresh;
+    e->now.repeated_tokens += (uint64_t)repeated;
 }
 
 static void note_admissions(di_engine *e, const sched_plan *p)
@@ -325,10 +347,7 @@ static void note_admissions(di_engine *e, const sched_plan *p)
 
         if (!part->decode && part->pos == part->item->n_cached) { /* first chunk since admission */
             leave_queue(e, c->req);
-            if (part->item->n_preempted == 0)
-                c->n_cached = part->item->n_cached;
-            e->now.cached_tokens += (uint64_t)part->item->n_cached;
-            e->now.prompt_tokens += (uint64_t)part->item->n_cached;
+            count_restored(e, c);
         }
         if (!part->decode)
             count_rows(e, c, part);

@@ -30,7 +30,10 @@ static int fields(field *f, const di_stats *a, const di_stats *b, double seconds
 
     f[n++] = (field){"steps_per_s", per((double)steps, seconds), 1};
     f[n++] = (field){"prompt_tokens_per_s",
-                     per((double)(b->computed_tokens - a->computed_tokens), seconds), 1};
+                     per((double)(b->computed_tokens - a->computed_tokens + b->recomputed_tokens -
+                                  a->recomputed_tokens),
+                         seconds),
+                     1};
     f[n++] = (field){"output_tokens_per_s",
                      per((double)(b->output_tokens - a->output_tokens), seconds), 1};
     f[n++] = (field){"running", (double)b->running, 0};
@@ -45,6 +48,7 @@ static int fields(field *f, const di_stats *a, const di_stats *b, double seconds
     f[n++] = (field){"kv_used", share((uint64_t)b->blocks_used, (uint64_t)b->blocks_total), 3};
     f[n++] = (field){"kv_cached", share((uint64_t)b->blocks_cached, (uint64_t)b->blocks_total), 3};
     f[n++] = (field){"preempted", (double)(b->preempted - a->preempted), 0};
+    f[n++] = (field){"repeated", (double)(b->repeated_tokens - a->repeated_tokens), 0};
     f[n++] = (field){"finished", (double)(b->finished - a->finished), 0};
     f[n++] = (field){"cancelled", (double)(b->cancelled - a->cancelled), 0};
     f[n++] = (field){"failed", (double)(b->failed - a->failed), 0};

@@ -156,17 +156,20 @@ kv_hit kv_match(kv_store *s, const int32_t *ids, int64_t n, uint64_t salt, int64
     kv_hit hit = {0};
     double cost = (double)n; /* of a cold start: every token whole, or the encoder and a tail */
     int32_t at = tree_root(s);
+    int64_t found = 0;
 
     if (tail >= 0 && n > tail)
         cost = (double)tail + (double)(n - tail) * encoder_cost;
     while (at != NONE) {
         int64_t base = (int64_t)s->nodes[at].depth * KV_BLOCK_TOKENS;
 
+        found = base;
         ckpt_best_on(s, at, ids, n, salt, tail, encoder_cost, &cost, &hit);
         if (n - base < KV_BLOCK_TOKENS)
             break;
         at = tree_find(s, tree_key(s->nodes[at].key, ids + base, salt));
     }
+    hit.found = found;
     if (hit.from)
         s->hits++;
     else

@@ -70,7 +70,8 @@ void kv_copy_run(const kv_copy *c, int n);
 
 /* What a prompt can start from. */
 typedef struct kv_hit {
-    int64_t len;         /* tokens whose blocks are shared */
+    int64_t len;   /* tokens whose blocks are shared */
+    int64_t found; /* kv_match: tokens in blocks that the tree has, with or without a checkpoint */
     kv_checkpoint *from; /* state at position len; NULL: len = 0 */
     kv_ckpt_kind kind;
 } kv_hit;

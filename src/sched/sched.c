@@ -415,6 +415,7 @@ static bool admit(sched *s, sched_item *it)
     s->waiting_tokens -= it->n_goal;
     unlink_item(&s->waiting, it);
     it->n_done = it->n_cached = hit.len;
+    it->n_found = hit.found;
     it->state = SCHED_PROMPT;
     if (it->n_done == it->n_goal) { /* a preempted item goes on where it was */
         it->known_len = it->n_goal;

@@ -48,6 +48,8 @@ typedef struct sched_item {
     int64_t n_goal; /* tokens to compute before decoding: n_prompt, or known_len when recomputed */
     int64_t n_done; /* of these, in steps planned so far; restored ones included */
     int64_t n_cached; /* tokens that the last admission restored */
+    int64_t n_found;  /* tokens that the cache had blocks of then; behind n_cached they are computed
+                       * again for their state */
     bool sampled;     /* the token behind n_goal is known already: the last chunk is not sampled */
     int n_preempted;
     uint64_t arrival;
