@@ -3,10 +3,8 @@
 #include <strings.h>
 
 #include "base/mem.h"
+#include "recipe/control.h"
 #include "recipe/recipe_internal.h"
-
-/* The spelling in the text; what makes it an image is its place in image_at. */
-#define IMAGE_SPELLING "<｜image｜>"
 
 void content_fini(content *c)
 {
@@ -80,7 +78,7 @@ void content_image(reading *rd, content *c, recipe_image image)
         c->failed = true;
         return;
     }
-    str_puts(&c->text, IMAGE_SPELLING);
+    str_puts(&c->text, TOK_IMAGE);
 }
 
 bool content_take(reading *rd, content *c, recipe_message *m)

@@ -17,6 +17,7 @@ static const struct {
     {"prompts.jsonl", golden_prompt},
     {"errors.jsonl", golden_error},
     {"resolve.jsonl", golden_resolve},
+    {"streams.jsonl", golden_stream},
 };
 
 int main(int argc, char **argv)

@@ -1,5 +1,5 @@
 di_unpack(tokenizer-v4/tokenizer.json.xz recipe/prompts.jsonl.xz recipe/errors.jsonl.xz
           recipe/resolve.jsonl.xz recipe/streams.jsonl.xz)
 di_test(golden_recipe SOURCES ${CMAKE_CURRENT_LIST_DIR}/golden_recipe.c ${CMAKE_CURRENT_LIST_DIR}/golden.c
-        ${CMAKE_CURRENT_LIST_DIR}/golden_requests.c
+        ${CMAKE_CURRENT_LIST_DIR}/golden_requests.c ${CMAKE_CURRENT_LIST_DIR}/golden_streams.c
         USES base tokenizer recipe LABELS unit)
