@@ -40,9 +40,14 @@ typedef struct di_model_options {
     /* Called while weights load, on the caller's thread: bytes done of total. */
     void (*progress)(void *arg, uint64_t done, uint64_t total);
     void *progress_arg;
+    /* Of "dummy": layers to keep (0 = all), the experts of rank dummy_share of dummy_shares (0 =
+     * all of them), most rows of an Engram table (0 = 2^20). */
+    int dummy_layers, dummy_share, dummy_shares;
+    int64_t dummy_engram_rows;
 } di_model_options;
 
 /* Open a checkpoint directory in the released layout. Everything is checked before this returns.
+ * With generated weights config.json is enough; they are the same in every run.
  * Errors: IO, FORMAT, UNSUPPORTED, NOMEM, INVALID (an option). Close with di_model_close, after all
  * engines on it. */
 DI_API di_code di_model_open(di_model **out, const char *dir, const di_model_options *opt,

@@ -98,6 +98,32 @@ void *mem_try_resident(size_t bytes, size_t align)
     return p;
 }
 
+void *mem_try_reserve(size_t bytes)
+{
+    void *p;
+
+    if (!may_allocate())
+        return NULL;
+    p = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return NULL;
+    if (bytes >= HUGE_BYTES)
+        madvise(p, bytes, MADV_HUGEPAGE);
+    return p;
+}
+
+void mem_release_pages(void *p, size_t bytes)
+{
+    madvise(p, bytes, MADV_DONTNEED); /* advice: failure costs memory only */
+}
+
+void mem_unreserve(void *p, size_t bytes)
+{
+    if (p)
+        munmap(p, bytes ? bytes : 1);
+}
+
 void mem_trim(void)
 {
 #ifdef __GLIBC__

@@ -5,6 +5,7 @@
 #include "checkpoint/checkpoint.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "checkpoint/checkpoint_internal.h"
+#include "checkpoint/dummy.h"
 #include "checkpoint/table.h"
 
 #define INDEX_NAME      "model.safetensors.index.json"
@@ -30,6 +32,16 @@ typedef struct found {
     size_t table; /* its place in checkpoint.tensor, or NOT_IN_TABLE */
 } found;
 
+/* Tensors that are generated when they are looked up. */
+typedef struct made {
+    uint8_t *base; /* address space of all tensors; NULL with headers_only */
+    size_t bytes;
+    uint64_t seed;
+    bool keep_all;
+    bool *there; /* [n_tensors] has been generated and not been dropped; under `lock` */
+    pthread_mutex_t lock;
+} made;
+
 struct checkpoint {
     model_config config;
     char *dir;
@@ -42,6 +54,7 @@ struct checkpoint {
     map *by_name;        /* name -> index in found */
     ckpt_tensor *tensor; /* [n_tensors] in table order */
     size_t n_tensors;
+    made *made; /* generated weights: no shards; else NULL */
 };
 
 static di_code no_memory(const checkpoint *c, di_status *st)
@@ -331,6 +344,146 @@ done:
     return rc;
 }
 
+/* ------------------------------------------------------------------------------- generated */
+
+/* Each tensor begins on a page, so that it can be dropped; a large one on a huge page, which the
+ * system provides sixteen times as fast. */
+#define PAGE_BYTES ((size_t)4096)
+#define HUGE_BYTES ((size_t)2 << 20)
+
+static di_code count_tensor(void *arg, const table_entry *e, di_status *st)
+{
+    (void)e;
+    (void)st;
+    (*(size_t *)arg)++;
+    return DI_OK;
+}
+
+/* Add a tensor of the table; its offset is its place in made.base. */
+static di_code add_generated(void *arg, const table_entry *e, di_status *st)
+{
+    checkpoint *c = arg;
+    ckpt_tensor *t = &c->tensor[c->n_tensors];
+    size_t n = (size_t)e->shape[0] * (size_t)e->shape[1] * dtype_bytes(e->type), end;
+    size_t unit = n >= HUGE_BYTES ? HUGE_BYTES : PAGE_BYTES;
+
+    if (!size_add(c->made->bytes, unit - 1, &c->made->bytes))
+        return no_memory(c, st);
+    c->made->bytes -= c->made->bytes % unit;
+    *t = (ckpt_tensor){.name = arena_strdup(c->mem, e->name),
+                       .type = e->type,
+                       .n_dims = e->n_dims,
+                       .shape = {e->shape[0], e->shape[1]},
+                       .bytes = n,
+                       .offset = c->made->bytes};
+    if (!t->name || map_insert(c->by_name, e->name, e->name_len, (uint32_t)c->n_found) < 0)
+        return no_memory(c, st);
+    if (!size_add(c->made->bytes, (n + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES, &end))
+        return no_memory(c, st);
+    c->made->bytes = end;
+    c->found[c->n_found++] = (found){.table = c->n_tensors++};
+    return DI_OK;
+}
+
+static di_code make_table(checkpoint *c, bool headers_only, di_status *st)
+{
+    size_t n = 0;
+    di_code rc = DI_OK;
+
+    DI_TRY(table_walk(&c->config, count_tensor, &n, st));
+    c->made = mem_try_calloc(1, sizeof *c->made);
+    if (!c->made)
+        return no_memory(c, st);
+    pthread_mutex_init(&c->made->lock, NULL);
+    c->made->there = mem_try_calloc(n, sizeof *c->made->there);
+    c->found = mem_try_calloc(n, sizeof *c->found);
+    c->tensor = mem_try_calloc(n, sizeof *c->tensor);
+    c->by_name = map_new(n);
+    if (!c->made->there || !c->found || !c->tensor || !c->by_name)
+        return no_memory(c, st);
+    DI_TRY(table_walk(&c->config, add_generated, c, st));
+    if (headers_only)
+        return DI_OK;
+    c->made->base = mem_try_reserve(c->made->bytes);
+    if (!c->made->base)
+        return di_fail(st, DI_E_NOMEM, "no address space for %zu bytes of generated weights",
+                       c->made->bytes);
+    for (size_t i = 0; i < n; i++)
+        c->tensor[i].data = c->made->base + c->tensor[i].offset;
+done:
+    return rc;
+}
+
+static void free_made(made *m)
+{
+    if (!m)
+        return;
+    mem_unreserve(m->base, m->base ? m->bytes : 0);
+    mem_free(m->there);
+    pthread_mutex_destroy(&m->lock);
+    mem_free(m);
+}
+
+static void generate(const checkpoint *c, size_t i)
+{
+    made *m = c->made;
+
+    if (!m->base)
+        return;
+    pthread_mutex_lock(&m->lock);
+    if (!m->there[i])
+        dummy_fill(m->base + c->tensor[i].offset, &c->tensor[i], m->seed);
+    m->there[i] = true;
+    pthread_mutex_unlock(&m->lock);
+}
+
+/* Tables are read for as long as the model lives. */
+static void drop_generated(const checkpoint *c, const ckpt_tensor *t)
+{
+    made *m = c->made;
+    size_t i = (size_t)(t - c->tensor);
+
+    if (!m->base || m->keep_all || dummy_is_table(t->name))
+        return;
+    pthread_mutex_lock(&m->lock);
+    if (m->there[i])
+        mem_release_pages(m->base + t->offset, t->bytes);
+    m->there[i] = false;
+    pthread_mutex_unlock(&m->lock);
+}
+
+di_code checkpoint_open_dummy(checkpoint **out, const char *dir, const dummy_options *o,
+                              bool keep_all, bool headers_only, di_status *st)
+{
+    checkpoint *c = mem_try_calloc(1, sizeof *c);
+    di_code rc = DI_OK;
+
+    *out = NULL;
+    if (!c)
+        return di_fail(st, DI_E_NOMEM, "no memory to open checkpoint \"%s\"", dir);
+    c->mem = arena_new(0);
+    c->dir = mem_try_strdup(dir);
+    if (!c->mem || !c->dir) {
+        rc = no_memory(c, st);
+        goto done;
+    }
+    DI_TRY(config_load(&c->config, dir, st));
+    DI_TRY(dummy_config(&c->config, o, st));
+    DI_TRY(make_table(c, headers_only, st));
+    c->made->keep_all = keep_all;
+    c->made->seed = (uint64_t)o->share; /* every rank has experts of its own */
+    *out = c;
+    c = NULL; /* handed over */
+done:
+    checkpoint_close(c);
+    return rc;
+}
+
+bool checkpoint_is_dummy(const checkpoint *c)
+{
+    return c->made != NULL;
+}
+
 /* --------------------------------------------------------------------------------- public */
 
 di_code checkpoint_open(checkpoint **out, const char *dir, bool headers_only, di_status *st)
@@ -363,6 +516,7 @@ void checkpoint_close(checkpoint *c)
         return;
     for (int i = 0; c->shard && i < c->n_shards; i++)
         st_file_close(c->shard[i]);
+    free_made(c->made);
     mem_free(c->tensor);
     mem_free(c->found);
     map_free(c->by_name);
@@ -413,19 +567,25 @@ const ckpt_tensor *checkpoint_find(const checkpoint *c, const char *fmt, ...)
     va_end(ap);
     if (n < 0 || (size_t)n >= sizeof name || !map_find(c->by_name, name, (size_t)n, &at))
         return NULL;
+    if (c->made)
+        generate(c, c->found[at].table);
     return &c->tensor[c->found[at].table];
 }
 
 void checkpoint_need(const checkpoint *c, const ckpt_tensor *t)
 {
-    const st_file *f = c->shard[t->shard];
+    const st_file *f = c->made ? NULL : c->shard[t->shard];
 
-    st_file_need(f, t->offset - st_file_data_offset(f), t->bytes);
+    if (f)
+        st_file_need(f, t->offset - st_file_data_offset(f), t->bytes);
 }
 
 void checkpoint_drop(const checkpoint *c, const ckpt_tensor *t)
 {
-    const st_file *f = c->shard[t->shard];
+    const st_file *f = c->made ? NULL : c->shard[t->shard];
 
-    st_file_drop(f, t->offset - st_file_data_offset(f), t->bytes);
+    if (f)
+        st_file_drop(f, t->offset - st_file_data_offset(f), t->bytes);
+    else
+        drop_generated(c, t);
 }

@@ -31,3 +31,8 @@ typedef struct shard_index {
 di_code shard_index_parse(shard_index *x, const char *text, size_t n, const char *name,
                           di_status *st);
 void shard_index_fini(shard_index *x);
+
+/* Generated tensors (dummy.c): is this one a table, of which rows are gathered? Fill in the bytes,
+ * whole words of 8. */
+bool dummy_is_table(const char *name);
+void dummy_fill(void *out, const ckpt_tensor *t, uint64_t seed);

@@ -240,7 +240,7 @@ static di_code run(const chat_options *o, di_status *st)
         rc = di_fail(st, DI_E_INVALID, "--system is not UTF-8");
         goto done;
     }
-    DI_TRY(service_open(&c.s, &o->session, &o->engine, 1, st));
+    DI_TRY(service_open(&c.s, &o->session, NULL, &o->engine, 1, st));
     service_bind(&c.s, &c.d);
     DI_TRY(generator_new(&c.g, c.s.engine, st));
     c.mem = arena_new(0);

@@ -10,6 +10,7 @@
 
 typedef struct generate_options {
     session_options session;
+    weights_choice weights;
     engine_choice engine;
     sampling_options sampling;
     const char *prompt, *input, *output;
@@ -55,6 +56,7 @@ static opt_result parse(generate_options *o, int argc, char **argv, di_status *s
          .min = 1,
          .max = 256},
         SAMPLING_OPTIONS(o->sampling),
+        WEIGHTS_OPTIONS(o->weights),
         ENGINE_OPTIONS(o->engine),
         {.name = "logprobs",
          .kind = OPT_INT,
@@ -159,7 +161,8 @@ static di_code run(const generate_options *o, bool *failed, di_status *st)
     DI_TRY(sampling_apply(&o->sampling, &d, st));
     if (o->input)
         DI_TRY(lines_open(&in, o->input, st));
-    DI_TRY(service_open(&s, &o->session, &o->engine, o->prompt ? 1 : (int)o->batch, st));
+    DI_TRY(
+        service_open(&s, &o->session, &o->weights, &o->engine, o->prompt ? 1 : (int)o->batch, st));
     service_bind(&s, &d);
     DI_TRY(generator_new(&g, s.engine, st));
     if (o->prompt)
@@ -177,6 +180,7 @@ done:
 int cli_generate(int argc, char **argv)
 {
     generate_options o = {.session = SESSION_DEFAULTS,
+                          .weights = WEIGHTS_DEFAULTS,
                           .engine = ENGINE_DEFAULTS,
                           .sampling = SAMPLING_DEFAULTS,
                           .output = "-",

@@ -7,11 +7,13 @@
 #include "base/json_write.h"
 #include "base/progress.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/dummy.h"
 #include "checkpoint/sizes.h"
 #include "cli/cli.h"
 #include "cli/memory.h"
 #include "cli/options.h"
 #include "cli/session.h"
+#include "cli/weights.h"
 
 #define NAME "inspect"
 
@@ -118,8 +120,12 @@ static void print_head(const report *r)
            "vocabulary %d, context %" PRId64 ", %s\n",
            c->n_layers, c->n_stages, c->hidden, c->n_heads, c->head_dim, c->n_experts, c->n_active,
            c->vocab, c->max_context, c->vision.n_layers ? "with vision" : "text only");
-    printf("%s tensors, %s bytes (%s) in %d %s\n\n", grouped(a, t->tensors), grouped(b, t->bytes),
-           human_bytes(d, t->bytes), n, n == 1 ? "shard" : "shards");
+    printf("%s tensors, %s bytes (%s) ", grouped(a, t->tensors), grouped(b, t->bytes),
+           human_bytes(d, t->bytes));
+    if (checkpoint_is_dummy(r->c))
+        fputs("generated\n\n", stdout);
+    else
+        printf("in %d %s\n\n", n, n == 1 ? "shard" : "shards");
 }
 
 static void print_part(const char *name, const part_size *p)
@@ -416,6 +422,7 @@ typedef struct arguments {
     bool json, verify, quiet, no_cache;
     const char *backend;
     int64_t context, batch, threads, kv_tokens;
+    weights_choice weights;
 } arguments;
 
 static opt_result parse(arguments *a, int argc, char **argv, di_status *st)
@@ -469,6 +476,7 @@ static opt_result parse(arguments *a, int argc, char **argv, di_status *st)
          .to = &a->backend,
          .arg = "NAME",
          .help = "... with avx512, avx2 or ref (default: auto, the fastest here)"},
+        WEIGHTS_OPTIONS(a->weights),
         {.name = "quiet",
          .letter = 'q',
          .kind = OPT_FLAG,
@@ -498,6 +506,21 @@ static opt_result parse(arguments *a, int argc, char **argv, di_status *st)
     return got;
 }
 
+static di_code open_checkpoint(checkpoint **c, const arguments *a, di_status *st)
+{
+    di_model_options mo = {0};
+    dummy_options d;
+    di_code rc = weights_apply(&a->weights, &mo, st);
+
+    if (rc != DI_OK || strcmp(mo.load_format, "dummy") != 0)
+        return rc != DI_OK ? rc : checkpoint_open(c, a->dir, !a->verify, st);
+    d = (dummy_options){.n_layers = mo.dummy_layers,
+                        .share = mo.dummy_share,
+                        .n_shares = mo.dummy_shares,
+                        .engram_rows = mo.dummy_engram_rows};
+    return checkpoint_open_dummy(c, a->dir, &d, false, true, st);
+}
+
 static di_code run(const arguments *a, di_status *finding, di_status *st)
 {
     checkpoint *c = NULL;
@@ -509,7 +532,7 @@ static di_code run(const arguments *a, di_status *finding, di_status *st)
                                     .no_prefix_cache = a->no_cache}};
     di_code rc = DI_OK;
 
-    DI_TRY(checkpoint_open(&c, a->dir, !a->verify, st));
+    DI_TRY(open_checkpoint(&c, a, st));
     r.c = c;
     r.cfg = checkpoint_config(c);
     mo.engine.max_context = a->context; /* 0: the engine's default */
@@ -528,7 +551,7 @@ done:
 
 int cli_inspect(int argc, char **argv)
 {
-    arguments a = {.backend = "auto", .batch = 16};
+    arguments a = {.backend = "auto", .batch = 16, .weights = WEIGHTS_DEFAULTS};
     di_status st = {.code = DI_OK}, finding = {.code = DI_OK};
 
     switch (parse(&a, argc, argv, &st)) {

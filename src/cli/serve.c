@@ -196,7 +196,7 @@ static di_code open_backend(serve_options *o, service *svc, backend *be, di_stat
                               .context = o->session.context ? o->session.context : 65536,
                               .step_us = o->script_step},
             st);
-    rc = service_open(svc, &o->session, &o->engine, (int)o->max_running, st);
+    rc = service_open(svc, &o->session, NULL, &o->engine, (int)o->max_running, st);
     if (rc == DI_OK)
         *be = backend_of_engine(svc->model, svc->engine, svc->context, o->max_queued);
     return rc;

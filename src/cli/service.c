@@ -41,8 +41,8 @@ static di_code choose_context(service *s, int64_t asked, di_status *st)
     return DI_OK;
 }
 
-di_code service_open(service *s, const session_options *o, const engine_choice *e, int max_seqs,
-                     di_status *st)
+di_code service_open(service *s, const session_options *o, const weights_choice *w,
+                     const engine_choice *e, int max_seqs, di_status *st)
 {
     progress bar;
     di_model_options mo = {.backend = o->backend,
@@ -67,6 +67,8 @@ di_code service_open(service *s, const session_options *o, const engine_choice *
     *s = (service){0};
     if (!o->model)
         return di_fail(st, DI_E_INVALID, "no model: give --model DIR");
+    if (w)
+        DI_TRY(weights_apply(w, &mo, st));
     DI_TRY(di_model_open(&s->model, o->model, &mo, st));
     s->info = di_model_get_info(s->model);
     DI_TRY(choose_context(s, o->context, st));

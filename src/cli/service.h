@@ -5,6 +5,7 @@
 #include "cli/options.h"
 #include "cli/request.h"
 #include "cli/session.h"
+#include "cli/weights.h"
 #include "deepinfer/deepinfer.h"
 
 /* Options of the engine as they stand on the command line. */
@@ -85,10 +86,10 @@ typedef struct service {
     int64_t context; /* longest sequence */
 } service;
 
-/* Open everything for max_seqs sequences at once. Errors: INVALID (no --model, context beyond the
- * checkpoint's), IO, FORMAT, UNSUPPORTED, NOMEM; *s is closed again. */
-di_code service_open(service *s, const session_options *o, const engine_choice *e, int max_seqs,
-                     di_status *st);
+/* Open everything for max_seqs sequences at once; w may be NULL: a checkpoint. Errors: INVALID (no
+ * --model, context beyond the checkpoint's), IO, FORMAT, UNSUPPORTED, NOMEM; *s is closed again. */
+di_code service_open(service *s, const session_options *o, const weights_choice *w,
+                     const engine_choice *e, int max_seqs, di_status *st);
 void service_close(service *s);
 
 /* Fill in what requests are checked against. */

@@ -2,12 +2,14 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "checkpoint/dummy.h"
 #include "engine/engine_internal.h"
 #include "engine/memory.h"
 #include "engine/model_parts.h"
@@ -34,7 +36,10 @@ static di_code load_compressed(di_model *m, di_status *st)
     if (!m->compressed)
         return di_fail(st, DI_E_NOMEM, "no memory for %d compressed ids", c->vocab);
     DI_TRY(tokenizer_compressed_ids(m->tok, m->compressed, c->vocab, &n, st));
-    if (n != c->engram_compressed)
+    if (n != c->engram_compressed && checkpoint_is_dummy(m->ckpt))
+        for (int i = 0; i < c->vocab; i++)
+            m->compressed[i] = i % c->engram_compressed;
+    else if (n != c->engram_compressed)
         rc = di_fail(st, DI_E_FORMAT,
                      "\"%s/tokenizer.json\" gives %d compressed ids, but config.json says %d: the "
                      "two files do not belong together",
@@ -43,10 +48,43 @@ done:
     return rc;
 }
 
+static di_code load_checkpoint(di_model *m, const char *dir, di_status *st)
+{
+    const di_model_options *o = &m->opt;
+    const dummy_options dummy = {.n_layers = o->dummy_layers,
+                                 .share = o->dummy_share,
+                                 .n_shares = o->dummy_shares,
+                                 .engram_rows = o->dummy_engram_rows};
+
+    if (!o->load_format || strcmp(o->load_format, "auto") == 0)
+        return checkpoint_open(&m->ckpt, dir, false, st);
+    if (strcmp(o->load_format, "dummy") != 0)
+        return di_fail(st, DI_E_INVALID, "load format \"%s\" is not one of auto, dummy",
+                       o->load_format);
+    /* the scalar back end reads weights where they are */
+    return checkpoint_open_dummy(&m->ckpt, dir, &dummy, o->backend && !strcmp(o->backend, "ref"),
+                                 false, st);
+}
+
+/* tokenizer.json of the folder; where generated weights have none, a generated one. */
+static di_code load_tokenizer(di_model *m, const char *dir, di_status *st)
+{
+    const model_config *c = checkpoint_config(m->ckpt);
+    const tokenizer_ids ids = {.vocab = c->vocab, .bos = c->bos, .eos = c->eos, .pad = c->pad};
+    char path[1024];
+    di_code rc = DI_OK;
+
+    DI_TRY(path_join(path, sizeof path, dir, "tokenizer.json", st));
+    if (checkpoint_is_dummy(m->ckpt) && access(path, F_OK) != 0)
+        return tokenizer_generate(&m->tok, &ids, st);
+    rc = tokenizer_load(&m->tok, path, st);
+done:
+    return rc;
+}
+
 di_code di_model_open(di_model **out, const char *dir, const di_model_options *opt, di_status *st)
 {
     di_code rc = DI_OK;
-    char path[1024];
     di_model *m = mem_try_calloc(1, sizeof *m);
 
     *out = NULL;
@@ -60,9 +98,8 @@ di_code di_model_open(di_model **out, const char *dir, const di_model_options *o
                      m->opt.numerics);
         goto done;
     }
-    DI_TRY(checkpoint_open(&m->ckpt, dir, false, st));
-    DI_TRY(path_join(path, sizeof path, dir, "tokenizer.json", st));
-    DI_TRY(tokenizer_load(&m->tok, path, st));
+    DI_TRY(load_checkpoint(m, dir, st));
+    DI_TRY(load_tokenizer(m, dir, st));
     DI_TRY(load_compressed(m, st));
     DI_TRY(kernels_open(&m->k,
                         &(kernels_options){.backend = m->opt.backend ? m->opt.backend : "auto",

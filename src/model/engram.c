@@ -2,6 +2,7 @@
 #include "model/engram.h"
 
 #include "base/mem.h"
+#include "checkpoint/engram_rows.h"
 #include "model/numpy_rng.h"
 
 #define MAX_NGRAM 16
@@ -14,46 +15,16 @@ struct engram_hash {
     int64_t mult[CFG_MAX_ENGRAM][MAX_NGRAM];
 };
 
-static bool is_prime(int64_t n)
-{
-    if (n < 4)
-        return n >= 2;
-    if (n % 2 == 0)
-        return false;
-    for (int64_t d = 3; d <= n / d; d += 2)
-        if (n % d == 0)
-            return false;
-    return true;
-}
-
-static bool taken(const int64_t *prime, int n, int64_t p)
-{
-    for (int i = 0; i < n; i++)
-        if (prime[i] == p)
-            return true;
-    return false;
-}
-
-/* One stream for all layers: every n-gram size starts again just above vocab - 1, every head takes
- * the next prime that nobody has. Errors: FORMAT when a table has another number of rows. */
+/* Offsets of the columns in their table. Errors: FORMAT when it has another number of rows. */
 static di_code derive_primes(engram_hash *h, const model_config *c, di_status *st)
 {
-    int n = 0;
-
+    engram_primes(c, h->prime);
     for (int l = 0; l < h->n_layers; l++) {
         int64_t sum = 0;
 
-        for (int gram = 2; gram <= h->ngram; gram++) {
-            int64_t p = c->engram_vocab - 1;
-
-            for (int head = 0; head < h->heads; head++) {
-                do
-                    p++;
-                while (!is_prime(p) || taken(h->prime, n, p));
-                h->offset[n] = sum;
-                h->prime[n++] = p;
-                sum += p;
-            }
+        for (int i = l * h->cols; i < (l + 1) * h->cols; i++) {
+            h->offset[i] = sum;
+            sum += h->prime[i];
         }
         if (sum != c->engram_rows[l])
             return di_fail(st, DI_E_FORMAT,

@@ -27,6 +27,14 @@ di_code tok_ids_push(tok_ids *ids, int32_t id, di_status *st);
 di_code tokenizer_load(tokenizer **out, const char *path, di_status *st);
 di_code tokenizer_parse(tokenizer **out, const char *json, size_t n, const char *name,
                         di_status *st);
+
+/* A tokenizer without a file, for generated weights: bytes, the three ids below, the control tokens
+ * of the recipe, " tN" for the rest. Errors: UNSUPPORTED (too few ids), NOMEM. */
+typedef struct tokenizer_ids {
+    int vocab, bos, eos, pad;
+} tokenizer_ids;
+di_code tokenizer_generate(tokenizer **out, const tokenizer_ids *ids, di_status *st);
+
 void tokenizer_free(tokenizer *t);
 
 /* Bytes that a loaded tokenizer holds, and about what one of n_ids ids will (measured on the

@@ -61,7 +61,7 @@ def test_help_of_a_subcommand_fits_one_screen_and_names_the_exit_statuses(name):
     rc, out, err = run(name, "--help")
     assert rc == 0 and err == ""
     assert out.startswith(f"Usage: deepinfer {name} ")
-    assert len(out.splitlines()) <= (60 if name == "serve" else 45)
+    assert len(out.splitlines()) <= 60
     assert max(map(len, out.splitlines())) <= 100
     assert "Exit status" in out
 

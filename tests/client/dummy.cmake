@@ -1,0 +1,3 @@
+if(TARGET deepinfer)
+  di_pytest(test_dummy tests/client/test_dummy.py LABELS client TIMEOUT 300)
+endif()
