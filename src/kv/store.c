@@ -115,10 +115,12 @@ kv_store_memory kv_store_memory_of(const kv_store_options *opt)
     size_t n = (size_t)opt->n_blocks, per_block = sizeof *s.blocks + sizeof *s.nodes;
 
     unit_sizes(&s);
-    return (kv_store_memory){.start = (size_t)opt->max_seqs * ALIGN64(s.layout.fixed_bytes) +
-                                      n * per_block,
-                             .blocks = mem_aligned_bytes(n * s.layout.block_bytes),
-                             .checkpoints = (size_t)s.n_units * (s.unit_bytes + sizeof *s.ckpts)};
+    return (kv_store_memory){
+        .start = mem_aligned_bytes((size_t)opt->max_seqs * ALIGN64(s.layout.fixed_bytes)) +
+                 n * per_block,
+        .blocks = mem_aligned_bytes(n * s.layout.block_bytes),
+        .checkpoints = mem_aligned_bytes((size_t)s.n_units * s.unit_bytes) +
+                       (size_t)s.n_units * sizeof *s.ckpts};
 }
 
 void kv_store_free(kv_store *s)

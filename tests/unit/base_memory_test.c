@@ -99,6 +99,19 @@ static void test_size_arithmetic_reports_overflow(void **state)
     assert_false(size_add(SIZE_MAX, 1, &v));
 }
 
+static void test_large_blocks_end_with_a_whole_huge_page_where_that_costs_little(void **state)
+{
+    const size_t huge = (size_t)2 << 20;
+
+    (void)state;
+    assert_int_equal(mem_aligned_bytes(0), 64);
+    assert_int_equal(mem_aligned_bytes(65), 128);
+    assert_int_equal(mem_aligned_bytes(4 * huge), 4 * huge);
+    assert_int_equal(mem_aligned_bytes(4 * huge + huge / 2), 5 * huge); /* a ninth more */
+    assert_int_equal(mem_aligned_bytes(2 * huge + 1), 2 * huge + 4096); /* half as much more */
+    assert_int_equal(mem_aligned_bytes(SIZE_MAX - 100), SIZE_MAX);
+}
+
 static void test_arena_objects_are_aligned_zeroed_and_apart(void **state)
 {
     arena *a = arena_new(1024);
@@ -348,6 +361,7 @@ int main(void)
         cmocka_unit_test(test_strndup_copies_n_bytes_and_ends_them),
         cmocka_unit_test(test_failing_allocator_fails_exactly_the_nth_try_and_counts_all),
         cmocka_unit_test(test_size_arithmetic_reports_overflow),
+        cmocka_unit_test(test_large_blocks_end_with_a_whole_huge_page_where_that_costs_little),
         cmocka_unit_test(test_arena_objects_are_aligned_zeroed_and_apart),
         cmocka_unit_test(test_arena_takes_objects_larger_than_a_block),
         cmocka_unit_test(test_arena_reset_reuses_its_blocks_zeroed),
