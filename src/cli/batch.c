@@ -117,12 +117,14 @@ static void start(run *r, job *j, const char *line, size_t n, int64_t number)
     char name[40];
     gen_request gr;
     const request *q = &j->req;
+    grammar_state *state = NULL;
     di_code rc;
 
     snprintf(name, sizeof name, "line %lld", (long long)number);
     DI_TRY(request_parse(&j->req, r->opt->defaults, line, n, name, &j->st));
     DI_TRY(answer_init(&j->ans, r->opt->defaults->tok, q->kind == REQUEST_CHAT,
                        q->starts_in_reasoning, q->stop, q->stop_len, q->n_stop, &j->st));
+    DI_TRY(request_mask(q, &state, &j->st));
     j->logprobs.n_top = j->prompt_logprobs.n_top = q->logprobs > 0 ? q->logprobs : 0;
     gr = (gen_request){.prompt = q->ids.ids,
                        .n_prompt = (int64_t)q->ids.n,
@@ -133,13 +135,16 @@ static void start(run *r, job *j, const char *line, size_t n, int64_t number)
                        .logprobs = q->logprobs >= 0,
                        .prompt_logprobs = q->logprobs >= 0 && q->echo,
                        .n_top = j->logprobs.n_top,
+                       .mask_ctx = state,
                        .on_prompt = on_prompt,
                        .on_token = on_token,
                        .on_done = on_done,
                        .arg = j};
     DI_TRY(generator_submit(r->g, &gr, &j->st));
+    state = NULL;
     r->totals->n_prompt += gr.n_prompt;
 done:
+    grammar_state_free(state);
     if (rc != DI_OK)
         conclude(j, GEN_FAILED);
 }

@@ -13,6 +13,7 @@ typedef struct generate_options {
     weights_choice weights;
     engine_choice engine;
     sampling_options sampling;
+    constraint_options constraint;
     const char *prompt, *input, *output;
     bool raw, overwrite;
     int64_t batch, logprobs;
@@ -56,6 +57,7 @@ static opt_result parse(generate_options *o, int argc, char **argv, di_status *s
          .min = 1,
          .max = 256},
         SAMPLING_OPTIONS(o->sampling),
+        CONSTRAINT_OPTIONS(o->constraint),
         WEIGHTS_OPTIONS(o->weights),
         ENGINE_OPTIONS(o->engine),
         {.name = "logprobs",
@@ -150,20 +152,25 @@ static di_code answer_file(const generate_options *o, const request_defaults *d,
     return rc != DI_OK ? rc : closed;
 }
 
-static di_code run(const generate_options *o, bool *failed, di_status *st)
+static di_code run(generate_options *o, bool *failed, di_status *st)
 {
     service s = {0};
     request_defaults d = {.logprobs = (int)o->logprobs};
     generator *g = NULL;
     lines_in in = {0};
+    int32_t eos;
     di_code rc;
 
     DI_TRY(sampling_apply(&o->sampling, &d, st));
+    DI_TRY(constraint_apply(&o->constraint, &d.constraint, st));
     if (o->input)
         DI_TRY(lines_open(&in, o->input, st));
     DI_TRY(
         service_open(&s, &o->session, &o->weights, &o->engine, o->prompt ? 1 : (int)o->batch, st));
     service_bind(&s, &d);
+    eos = d.eos;
+    if (eos >= 0)
+        DI_TRY(grammar_new(&d.grammar, d.tok, d.vocab, &eos, 1, NULL, st));
     DI_TRY(generator_new(&g, s.engine, st));
     if (o->prompt)
         DI_TRY(answer_prompt(o, &d, g, st));
@@ -172,7 +179,9 @@ static di_code run(const generate_options *o, bool *failed, di_status *st)
     service_report(&s, &o->engine);
 done:
     generator_free(g);
+    grammar_free(d.grammar);
     service_close(&s);
+    constraint_options_fini(&o->constraint);
     lines_close(&in);
     return rc;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "grammar/grammar.h"
 
 #define WAIT_MS      100
 #define MAX_STOP_IDS 31
@@ -73,6 +74,8 @@ di_code generator_submit(generator *g, const gen_request *r, di_status *st)
                            .ignore_eos = true, /* stop_id says which ids end an answer */
                            .logprobs = r->logprobs,
                            .prompt_logprobs = r->prompt_logprobs,
+                           .mask = r->mask_ctx ? &grammar_provider : NULL,
+                           .mask_ctx = r->mask_ctx,
                            .top_logprobs = r->n_top};
 
     if (r->n_stop_ids > MAX_STOP_IDS)

@@ -41,7 +41,8 @@ typedef struct gen_request {
     const int32_t *stop_id; /* copied */
     int n_stop_ids;
     bool logprobs, prompt_logprobs;
-    int n_top; /* 0 .. GEN_MAX_TOP */
+    int n_top;      /* 0 .. GEN_MAX_TOP */
+    void *mask_ctx; /* a grammar_state, taken over when the call succeeds; NULL = no constraint */
     /* A prompt token from the second on, in order, when prompt_logprobs; may be NULL otherwise. */
     void (*on_prompt)(void *arg, const gen_token *t);
     bool (*on_token)(void *arg, const gen_token *t);                 /* false: stop here */

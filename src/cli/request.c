@@ -28,6 +28,7 @@ typedef struct body {
     bool has_text, has_ids, has_messages;
     int64_t max_tokens; /* -1 = not given */
     bool logprobs_on, ignore_eos;
+    constraint constraint;
     int64_t logprobs, top_logprobs; /* -1 = not given */
 } body;
 
@@ -41,6 +42,7 @@ void request_fini(request *r)
     arena_free(r->mem);
     str_fini(&r->custom_id);
     tok_ids_fini(&r->ids);
+    grammar_prog_unref(r->prog);
     request_init(r);
 }
 
@@ -299,24 +301,7 @@ static di_code read_tools(body *b, di_status *st)
 
 static di_code read_format(body *b, di_status *st)
 {
-    const char *s;
-    size_t n;
-    di_code rc;
-
-    DI_TRY(json_object(&b->in, st));
-    while (json_key(&b->in, &s, &n)) {
-        if (!json_key_is(s, n, "type")) {
-            DI_TRY(json_skip(&b->in, st));
-            continue;
-        }
-        DI_TRY(json_string(&b->in, &s, &n, st));
-        if (!json_key_is(s, n, "text")) {
-            rc = refuse("response_format", st);
-            goto done;
-        }
-    }
-done:
-    return rc;
+    return constraint_read(&b->constraint, &b->in, b->r->mem, st);
 }
 
 static di_code read_messages(body *b, di_status *st)
@@ -485,6 +470,24 @@ static void add_eos(request *r, int eos, bool ignore)
         r->stop_id[r->n_stop_ids++] = eos;
 }
 
+static di_code compile(request *r, const request_defaults *d, const constraint *c, di_status *st)
+{
+    if (!c->on)
+        return DI_OK;
+    if (!d->grammar)
+        return di_fail(st, DI_E_UNSUPPORTED, "constraints are not available here");
+    return grammar_compile(d->grammar, &c->spec, &r->prog, NULL, st);
+}
+
+di_code request_mask(const request *r, grammar_state **out, di_status *st)
+{
+    *out = NULL;
+    if (!r->prog)
+        return DI_OK;
+    return grammar_state_new(r->prog, &(grammar_start){.last_token = r->ids.ids[r->ids.n - 1]}, out,
+                             st);
+}
+
 static di_code settle_logprobs(const body *b, di_status *st)
 {
     request *r = b->r;
@@ -533,6 +536,7 @@ static di_code settle(body *b, di_status *st)
                               r->batch && b->max_tokens >= 0, (int64_t)r->ids.n, d->context,
                               b->has_messages ? &chat : NULL, &r->max_tokens, st));
     add_eos(r, d->eos, b->ignore_eos);
+    DI_TRY(compile(r, d, &b->constraint, st));
 done:
     return rc;
 }
@@ -574,7 +578,8 @@ static di_code parse_body(request *r, const request_defaults *d, const char *tex
               .max_tokens = -1,
               .logprobs = -1,
               .top_logprobs = -1,
-              .ignore_eos = d->ignore_eos};
+              .ignore_eos = d->ignore_eos,
+              .constraint = d->constraint};
     di_code rc;
 
     recipe_body_init(&b.chat, r->mem);
@@ -689,10 +694,13 @@ done:
 static di_code finish_request(request *r, const request_defaults *d, const recipe_chat *chat,
                               di_status *st)
 {
-    di_code rc = request_max_tokens(d->max_tokens, false, (int64_t)r->ids.n, d->context, chat,
-                                    &r->max_tokens, st);
+    di_code rc;
 
+    DI_TRY(request_max_tokens(d->max_tokens, false, (int64_t)r->ids.n, d->context, chat,
+                              &r->max_tokens, st));
     add_eos(r, d->eos, d->ignore_eos);
+    DI_TRY(compile(r, d, &d->constraint, st));
+done:
     return rc;
 }
 

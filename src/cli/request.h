@@ -15,6 +15,7 @@
 
 #include "base/arena.h"
 #include "base/status.h"
+#include "cli/constraint.h"
 #include "recipe/prompt.h"
 #include "recipe/stop.h"
 #include "sampler/sampler.h"
@@ -35,6 +36,8 @@ typedef struct request_defaults {
     recipe_effort effort;
     const char *const *stop; /* borrowed */
     size_t n_stop;
+    grammar *grammar; /* compiles constraints; NULL = they are refused */
+    constraint constraint;
 } request_defaults;
 
 typedef enum request_kind { REQUEST_TEXT, REQUEST_CHAT } request_kind;
@@ -55,7 +58,8 @@ typedef struct request {
     size_t stop_len[STOP_MAX], n_stop;
     int32_t stop_id[REQUEST_MAX_STOP_IDS + 1];
     int n_stop_ids;
-    char model[128]; /* as the body names it */
+    char model[128];    /* as the body names it */
+    grammar_prog *prog; /* constraint on the answer, or NULL */
 } request;
 
 void request_init(request *r);
@@ -75,6 +79,10 @@ di_code request_from_text(request *r, const request_defaults *d, const char *tex
 /* The request of a conversation. Errors: as request_parse. */
 di_code request_from_chat(request *r, const request_defaults *d, const recipe_chat *chat,
                           di_status *st);
+
+/* The state of the request's constraint in front of its answer, for the engine; *out = NULL when it
+ * has none. Errors: NOMEM. */
+di_code request_mask(const request *r, grammar_state **out, di_status *st);
 
 /* max_tokens of a prompt (spec recipe.md 4): asked < 0 = not asked. `strict`: more than fits is an
  * error, not cut. Errors: INVALID when the prompt is longer than the context. */

@@ -83,28 +83,33 @@ di_code stream_run(generator *g, const request *req, const tokenizer *tok,
                    bool (*interrupted)(void), str *content, stream_result *res, di_status *st)
 {
     printer p = {.res = res, .color = isatty(STDOUT_FILENO) == 1, .start_ns = clock_ns()};
-    const gen_request gr = {.prompt = req->ids.ids,
-                            .n_prompt = (int64_t)req->ids.n,
-                            .max_tokens = req->max_tokens,
-                            .sampling = req->sampling,
-                            .stop_id = req->stop_id,
-                            .n_stop_ids = req->n_stop_ids,
-                            .on_token = on_token,
-                            .on_done = on_done,
-                            .arg = &p};
+    gen_request gr = {.prompt = req->ids.ids,
+                      .n_prompt = (int64_t)req->ids.n,
+                      .max_tokens = req->max_tokens,
+                      .sampling = req->sampling,
+                      .stop_id = req->stop_id,
+                      .n_stop_ids = req->n_stop_ids,
+                      .on_token = on_token,
+                      .on_done = on_done,
+                      .arg = &p};
     int64_t reused = generator_n_reused(g);
+    grammar_state *state = NULL;
     di_code rc;
 
     *res = (stream_result){.n_prompt = gr.n_prompt};
     DI_TRY(answer_init(&p.ans, tok, req->kind == REQUEST_CHAT, req->starts_in_reasoning, req->stop,
                        req->stop_len, req->n_stop, st));
+    DI_TRY(request_mask(req, &state, st));
+    gr.mask_ctx = state;
     DI_TRY(generator_submit(g, &gr, st));
+    state = NULL;
     DI_TRY(run_to_end(g, &p, interrupted, st));
     DI_TRY(answer_end(&p.ans, st));
     print_new(&p);
     if (content)
         str_append(content, str_text(&p.ans.content), p.ans.content.len);
 done:
+    grammar_state_free(state);
     if (p.in_reasoning && p.color)
         fputs("\033[0m", stdout);
     res->seconds = (double)(clock_ns() - p.start_ns) * 1e-9;

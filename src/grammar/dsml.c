@@ -32,7 +32,7 @@ typedef struct dsml {
     int n_terminal; /* names of terminals */
     int tool;       /* index */
     const char *name;
-    jnode *root; /* parameters of the tool */
+    snode *root; /* parameters of the tool */
 } dsml;
 
 /* ---- Lark text ---- */
@@ -81,15 +81,15 @@ static void put_alternative(str *s)
 
 /* ---- forms of a parameter ---- */
 
-static void warn(dsml *d, const jnode *v, const char *keyword)
+static void warn(dsml *d, const snode *v, const char *keyword)
 {
     char pointer[256];
 
-    jtree_pointer(v, pointer, sizeof pointer);
+    stree_pointer(v, pointer, sizeof pointer);
     warning_add(d->p->warnings, pointer, keyword);
 }
 
-static di_code cannot(dsml *d, const jnode *v, const char *keyword, di_status *st)
+static di_code cannot(dsml *d, const snode *v, const char *keyword, di_status *st)
 {
     char pointer[256];
 
@@ -97,7 +97,7 @@ static di_code cannot(dsml *d, const jnode *v, const char *keyword, di_status *s
         warn(d, v, keyword);
         return DI_OK;
     }
-    jtree_pointer(v, pointer, sizeof pointer);
+    stree_pointer(v, pointer, sizeof pointer);
     return fault(d->p->detail, st, GRAMMAR_FAULT_UNSUPPORTED, pointer, keyword,
                  "tool \"%s\", \"%s\" at \"%s\": this cannot be enforced in the raw text of a "
                  "parameter",
@@ -105,7 +105,7 @@ static di_code cannot(dsml *d, const jnode *v, const char *keyword, di_status *s
 }
 
 /* Raw text in one of the formats of the subset; NULL = none of them. */
-static const char *format_regex(const jnode *format)
+static const char *format_regex(const snode *format)
 {
 #define DATE "[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
 #define TIME                                                                                       \
@@ -125,7 +125,7 @@ static const char *format_regex(const jnode *format)
     };
 
     for (size_t i = 0; i < ARRAY_LEN(formats); i++)
-        if (jtree_is(format, formats[i].name))
+        if (stree_is(format, formats[i].name))
             return formats[i].regex;
     return NULL;
 }
@@ -173,10 +173,10 @@ static void put_part(str *s, const str *regex)
 }
 
 /* Terminal of a string schema: the text and the "</" behind it. */
-static di_code add_string(dsml *d, const jnode *s, forms *f, di_status *st)
+static di_code add_string(dsml *d, const snode *s, forms *f, di_status *st)
 {
-    const jnode *pattern = jtree_get(s, "pattern"), *format = jtree_get(s, "format");
-    const jnode *lo = jtree_get(s, "minLength"), *hi = jtree_get(s, "maxLength");
+    const snode *pattern = stree_get(s, "pattern"), *format = stree_get(s, "format");
+    const snode *lo = stree_get(s, "minLength"), *hi = stree_get(s, "maxLength");
     str body = {0}, part = {0};
     di_code rc = DI_OK;
 
@@ -209,20 +209,20 @@ done:
     return rc;
 }
 
-static bool refers(const jnode *v)
+static bool refers(const snode *v)
 {
-    if (jtree_get(v, "$ref"))
+    if (stree_get(v, "$ref"))
         return true;
-    for (const jnode *c = v->child; c; c = c->next)
+    for (const snode *c = v->child; c; c = c->next)
         if (refers(c))
             return true;
     return false;
 }
 
 /* A schema that the library refuses: with its lenient mode, then as any value. */
-static di_code fit_library(dsml *d, const jnode *at, const jnode *schema, str *text, di_status *st)
+static di_code fit_library(dsml *d, const snode *at, const snode *schema, str *text, di_status *st)
 {
-    const jnode any = {.type = JSON_BOOL, .flag = true};
+    const snode any = {.type = JSON_BOOL, .flag = true};
     grammar_detail detail = {.offset = -1};
     di_status refused = {0};
     di_code rc = d->p->probe(d->p->probe_arg, str_text(text), &detail, &refused);
@@ -230,7 +230,7 @@ static di_code fit_library(dsml *d, const jnode *at, const jnode *schema, str *t
 
     if (rc == DI_OK)
         return rc;
-    jtree_pointer(at, pointer, sizeof pointer);
+    stree_pointer(at, pointer, sizeof pointer);
     if (d->p->strict || rc != DI_E_INVALID)
         return fault(d->p->detail, st, detail.fault, pointer, detail.keyword, "\"%s\": %s", pointer,
                      refused.message);
@@ -246,23 +246,23 @@ static di_code fit_library(dsml *d, const jnode *at, const jnode *schema, str *t
 
 /* A JSON value: the schema with the definitions that its references need. A reference to the root
  * finds a copy of it there. */
-static di_code add_json(dsml *d, const jnode *s, forms *f, di_status *st)
+static di_code add_json(dsml *d, const snode *s, forms *f, di_status *st)
 {
     static const char *const homes[] = {"$defs", "definitions"};
-    jnode *copy = jtree_copy(d->p->mem, s), *home;
+    snode *copy = stree_copy(d->p->mem, s), *home;
     str text = {0};
     di_code rc;
 
     for (size_t i = 0; copy && refers(s) && i < ARRAY_LEN(homes); i++) {
-        const jnode *defs = jtree_get(d->root, homes[i]);
+        const snode *defs = stree_get(d->root, homes[i]);
 
-        if (!defs || jtree_get(copy, homes[i]))
+        if (!defs || stree_get(copy, homes[i]))
             continue;
-        home = jtree_copy(d->p->mem, defs);
+        home = stree_copy(d->p->mem, defs);
         if (!home)
             copy = NULL;
         else
-            jtree_attach(copy, home);
+            stree_attach(copy, home);
     }
     if (!copy)
         return di_fail(st, DI_E_NOMEM, "no memory to compile a tool");
@@ -290,11 +290,11 @@ static bool is_annotation(const char *key)
 }
 
 /* The only keyword of a schema that says something, or NULL. */
-static const jnode *only_keyword(const jnode *s)
+static const snode *only_keyword(const snode *s)
 {
-    const jnode *only = NULL;
+    const snode *only = NULL;
 
-    for (const jnode *c = s->child; c; c = c->next) {
+    for (const snode *c = s->child; c; c = c->next) {
         if (is_annotation(c->key))
             continue;
         if (only)
@@ -304,30 +304,30 @@ static const jnode *only_keyword(const jnode *s)
     return only;
 }
 
-static di_code add_forms(dsml *d, jnode *s, forms *f, int hops, di_status *st);
+static di_code add_forms(dsml *d, snode *s, forms *f, int hops, di_status *st);
 
 /* Values of an enum or a const: strings are raw words. */
-static di_code add_values(dsml *d, const jnode *list, const jnode *types, forms *f, di_status *st)
+static di_code add_values(dsml *d, const snode *list, const snode *types, forms *f, di_status *st)
 {
-    jnode *rest = jtree_add(d->p->mem, NULL, JSON_OBJECT, NULL, NULL), *e, *copy;
+    snode *rest = stree_add(d->p->mem, NULL, JSON_OBJECT, NULL, NULL), *e, *copy;
 
-    e = rest ? jtree_add(d->p->mem, rest, JSON_ARRAY, "enum", NULL) : NULL;
+    e = rest ? stree_add(d->p->mem, rest, JSON_ARRAY, "enum", NULL) : NULL;
     if (e && types) {
-        copy = jtree_copy(d->p->mem, types);
+        copy = stree_copy(d->p->mem, types);
         if (!copy)
             return di_fail(st, DI_E_NOMEM, "no memory to compile a tool");
-        jtree_attach(rest, copy);
+        stree_attach(rest, copy);
     }
-    for (const jnode *v = list; e && v; v = v->parent->type == JSON_ARRAY ? v->next : NULL) {
-        if (v->type == JSON_STRING && (!types || jtree_is(types, "string") || types->child)) {
+    for (const snode *v = list; e && v; v = v->parent->type == JSON_ARRAY ? v->next : NULL) {
+        if (v->type == JSON_STRING && (!types || stree_is(types, "string") || types->child)) {
             put_alternative(&f->words);
             put_literal(&f->words, v->text, v->n_text);
         } else if (v->type != JSON_STRING) {
-            copy = jtree_copy(d->p->mem, v);
+            copy = stree_copy(d->p->mem, v);
             if (!copy)
                 return di_fail(st, DI_E_NOMEM, "no memory to compile a tool");
             copy->key = NULL;
-            jtree_attach(e, copy);
+            stree_attach(e, copy);
         }
     }
     if (!e)
@@ -338,20 +338,20 @@ static di_code add_values(dsml *d, const jnode *list, const jnode *types, forms 
 static const char *const other_types[] = {"object",  "array",   "number",
                                           "integer", "boolean", "null"};
 
-static bool names_type(const jnode *types, const char *name)
+static bool names_type(const snode *types, const char *name)
 {
-    bool found = !types || jtree_is(types, name);
+    bool found = !types || stree_is(types, name);
 
-    for (const jnode *t = types ? types->child : NULL; t && !found; t = t->next)
-        found = jtree_is(t, name);
+    for (const snode *t = types ? types->child : NULL; t && !found; t = t->next)
+        found = stree_is(t, name);
     return found;
 }
 
 /* By "type": a string is raw text, what remains is JSON. */
-static di_code add_typed(dsml *d, jnode *s, forms *f, di_status *st)
+static di_code add_typed(dsml *d, snode *s, forms *f, di_status *st)
 {
-    const jnode *types = jtree_get(s, "type");
-    jnode *rest, *list;
+    const snode *types = stree_get(s, "type");
+    snode *rest, *list;
     di_code rc = DI_OK;
 
     if (!names_type(types, "string"))
@@ -359,14 +359,14 @@ static di_code add_typed(dsml *d, jnode *s, forms *f, di_status *st)
     rc = add_string(d, s, f, st);
     if (rc != DI_OK || (types && !types->child))
         return rc;
-    rest = jtree_copy(d->p->mem, s);
-    list = rest ? jtree_get(rest, "type") : NULL;
+    rest = stree_copy(d->p->mem, s);
+    list = rest ? stree_get(rest, "type") : NULL;
     if (list)
-        jtree_remove(list);
-    list = rest ? jtree_add(d->p->mem, rest, JSON_ARRAY, "type", NULL) : NULL;
+        stree_remove(list);
+    list = rest ? stree_add(d->p->mem, rest, JSON_ARRAY, "type", NULL) : NULL;
     for (size_t i = 0; list && i < ARRAY_LEN(other_types); i++)
         if (names_type(types, other_types[i]) &&
-            !jtree_add(d->p->mem, list, JSON_STRING, NULL, other_types[i]))
+            !stree_add(d->p->mem, list, JSON_STRING, NULL, other_types[i]))
             list = NULL;
     if (!list)
         return di_fail(st, DI_E_NOMEM, "no memory to compile a tool");
@@ -374,35 +374,35 @@ static di_code add_typed(dsml *d, jnode *s, forms *f, di_status *st)
 }
 
 /* Whether a string may fit: if not, the whole schema is the library's. */
-static bool may_be_string(dsml *d, const jnode *s, int hops)
+static bool may_be_string(dsml *d, const snode *s, int hops)
 {
     static const char *const choices[] = {"anyOf", "oneOf"};
-    const jnode *v = jtree_get(s, "const"), *ref = jtree_get(s, "$ref");
+    const snode *v = stree_get(s, "const"), *ref = stree_get(s, "$ref");
     bool some;
 
     if (s->type == JSON_BOOL || hops == 0)
         return s->type != JSON_BOOL || s->flag;
-    if (!names_type(jtree_get(s, "type"), "string"))
+    if (!names_type(stree_get(s, "type"), "string"))
         return false;
     if (v)
         return v->type == JSON_STRING;
-    if ((v = jtree_get(s, "enum"))) {
+    if ((v = stree_get(s, "enum"))) {
         for (v = v->child; v && v->type != JSON_STRING; v = v->next)
             ;
         return v != NULL;
     }
     if (ref && ref->type == JSON_STRING && ref->text[0] == '#') {
-        const jnode *to = jtree_resolve(d->root, ref->text + 1);
+        const snode *to = stree_resolve(d->root, ref->text + 1);
 
         if (to && !may_be_string(d, to, hops - 1))
             return false;
     }
-    if ((v = jtree_get(s, "allOf")))
+    if ((v = stree_get(s, "allOf")))
         for (v = v->child; v; v = v->next)
             if (!may_be_string(d, v, hops - 1))
                 return false;
     for (size_t i = 0; i < ARRAY_LEN(choices); i++) {
-        if (!(v = jtree_get(s, choices[i])))
+        if (!(v = stree_get(s, choices[i])))
             continue;
         for (some = false, v = v->child; v && !some; v = v->next)
             some = may_be_string(d, v, hops - 1);
@@ -414,50 +414,50 @@ static bool may_be_string(dsml *d, const jnode *s, int hops)
 
 /* Several keywords together, and a string may fit: the text is free, other values are the
  * library's. */
-static di_code add_mixed(dsml *d, jnode *s, forms *f, di_status *st)
+static di_code add_mixed(dsml *d, snode *s, forms *f, di_status *st)
 {
-    jnode *both = jtree_add(d->p->mem, NULL, JSON_OBJECT, NULL, NULL), *list, *copy, *only;
+    snode *both = stree_add(d->p->mem, NULL, JSON_OBJECT, NULL, NULL), *list, *copy, *only;
     di_code rc = cannot(d, s, "allOf", st);
 
     if (rc != DI_OK)
         return rc;
     f->any_string = true;
-    list = both ? jtree_add(d->p->mem, both, JSON_ARRAY, "allOf", NULL) : NULL;
-    copy = list ? jtree_copy(d->p->mem, s) : NULL;
-    only = copy ? jtree_add(d->p->mem, NULL, JSON_OBJECT, NULL, NULL) : NULL;
+    list = both ? stree_add(d->p->mem, both, JSON_ARRAY, "allOf", NULL) : NULL;
+    copy = list ? stree_copy(d->p->mem, s) : NULL;
+    only = copy ? stree_add(d->p->mem, NULL, JSON_OBJECT, NULL, NULL) : NULL;
     if (!only)
         return di_fail(st, DI_E_NOMEM, "no memory to compile a tool");
     copy->key = NULL;
-    jtree_attach(list, copy);
-    jtree_attach(list, only);
-    list = jtree_add(d->p->mem, only, JSON_ARRAY, "type", NULL);
+    stree_attach(list, copy);
+    stree_attach(list, only);
+    list = stree_add(d->p->mem, only, JSON_ARRAY, "type", NULL);
     for (size_t i = 0; list && i < ARRAY_LEN(other_types); i++)
-        if (!jtree_add(d->p->mem, list, JSON_STRING, NULL, other_types[i]))
+        if (!stree_add(d->p->mem, list, JSON_STRING, NULL, other_types[i]))
             list = NULL;
     return list ? add_json(d, both, f, st) : di_fail(st, DI_E_NOMEM, "no memory to compile a tool");
 }
 
-static di_code add_forms(dsml *d, jnode *s, forms *f, int hops, di_status *st)
+static di_code add_forms(dsml *d, snode *s, forms *f, int hops, di_status *st)
 {
-    const jnode *only = only_keyword(s), *types = jtree_get(s, "type"), *v;
-    jnode *to;
+    const snode *only = only_keyword(s), *types = stree_get(s, "type"), *v;
+    snode *to;
     di_code rc = DI_OK;
 
     if (s->type == JSON_BOOL && !s->flag)
         return DI_OK; /* no value fits */
     if (s->type == JSON_BOOL) {
-        to = jtree_add(d->p->mem, NULL, JSON_OBJECT, NULL, NULL);
+        to = stree_add(d->p->mem, NULL, JSON_OBJECT, NULL, NULL);
         return to ? add_typed(d, to, f, st)
                   : di_fail(st, DI_E_NOMEM, "no memory to compile a tool");
     }
     if (!may_be_string(d, s, MAX_REF_HOPS))
         return add_json(d, s, f, st);
-    if ((v = jtree_get(s, "const")))
+    if ((v = stree_get(s, "const")))
         return add_values(d, v, NULL, f, st);
-    if ((v = jtree_get(s, "enum")))
+    if ((v = stree_get(s, "enum")))
         return add_values(d, v->child, types, f, st);
     if (only && strcmp(only->key, "$ref") == 0 && hops > 0) {
-        to = only->text[0] == '#' ? jtree_resolve(d->root, only->text + 1) : NULL;
+        to = only->text[0] == '#' ? stree_resolve(d->root, only->text + 1) : NULL;
         if (to)
             return add_forms(d, to, f, hops - 1, st);
     }
@@ -468,8 +468,8 @@ static di_code add_forms(dsml *d, jnode *s, forms *f, int hops, di_status *st)
             rc = add_forms(d, to, f, hops - 1, st);
         return rc;
     }
-    if (jtree_get(s, "$ref") || jtree_get(s, "anyOf") || jtree_get(s, "oneOf") ||
-        jtree_get(s, "allOf"))
+    if (stree_get(s, "$ref") || stree_get(s, "anyOf") || stree_get(s, "oneOf") ||
+        stree_get(s, "allOf"))
         return add_mixed(d, s, f, st);
     return add_typed(d, s, f, st);
 }
@@ -507,7 +507,7 @@ static void forms_fini(forms *f)
 }
 
 /* One declared parameter; *empty: no value fits, there is no rule. */
-static di_code declared(dsml *d, jnode *schema, const char *rule, bool *empty, di_status *st)
+static di_code declared(dsml *d, snode *schema, const char *rule, bool *empty, di_status *st)
 {
     forms f = {0};
     str name = {0};
@@ -524,17 +524,17 @@ static di_code declared(dsml *d, jnode *schema, const char *rule, bool *empty, d
 }
 
 /* Any name that is not declared. */
-static void put_other_names(dsml *d, const jnode *props)
+static void put_other_names(dsml *d, const snode *props)
 {
     str_printf(&d->rules, "N%d: /[^\"<>\\n]{1,64}/", d->tool);
-    for (const jnode *p = props ? props->child : NULL; p; p = p->next) {
+    for (const snode *p = props ? props->child : NULL; p; p = p->next) {
         str_puts(&d->rules, " & ~");
         put_literal(&d->rules, p->key, p->n_key);
     }
     str_putc(&d->rules, '\n');
 }
 
-static di_code other_parameters(dsml *d, const jnode *props, jnode *schema, const char *rule,
+static di_code other_parameters(dsml *d, const snode *props, snode *schema, const char *rule,
                                 di_status *st)
 {
     forms f = {0};
@@ -551,37 +551,37 @@ static di_code other_parameters(dsml *d, const jnode *props, jnode *schema, cons
     return rc;
 }
 
-static bool is_required(const jnode *root, const jnode *p)
+static bool is_required(const snode *root, const snode *p)
 {
-    const jnode *list = jtree_get(root, "required");
+    const snode *list = stree_get(root, "required");
 
-    for (const jnode *r = list ? list->child : NULL; r; r = r->next)
+    for (const snode *r = list ? list->child : NULL; r; r = r->next)
         if (r->n_text == p->n_key && memcmp(r->text, p->key, p->n_key) == 0)
             return true;
     return false;
 }
 
 /* Names that are required without being declared become parameters of any value. */
-static di_code declare_required(dsml *d, jnode **props, di_status *st)
+static di_code declare_required(dsml *d, snode **props, di_status *st)
 {
-    const jnode *list = jtree_get(d->root, "required");
-    const jnode *rest = jtree_get(d->root, "additionalProperties");
+    const snode *list = stree_get(d->root, "required");
+    const snode *rest = stree_get(d->root, "additionalProperties");
 
-    for (const jnode *r = list ? list->child : NULL; r; r = r->next) {
-        jnode *v;
+    for (const snode *r = list ? list->child : NULL; r; r = r->next) {
+        snode *v;
 
-        if (jtree_get(*props, r->text))
+        if (stree_get(*props, r->text))
             continue;
         if (!*props)
-            *props = jtree_add(d->p->mem, d->root, JSON_OBJECT, "properties", NULL);
-        v = rest ? jtree_copy(d->p->mem, rest) : jtree_add(d->p->mem, NULL, JSON_BOOL, NULL, NULL);
+            *props = stree_add(d->p->mem, d->root, JSON_OBJECT, "properties", NULL);
+        v = rest ? stree_copy(d->p->mem, rest) : stree_add(d->p->mem, NULL, JSON_BOOL, NULL, NULL);
         if (!*props || !v)
             return di_fail(st, DI_E_NOMEM, "no memory to compile a tool");
         if (!rest)
             v->flag = true;
         v->key = r->text;
         v->n_key = r->n_text;
-        jtree_attach(*props, v);
+        stree_attach(*props, v);
     }
     return DI_OK;
 }
@@ -589,7 +589,7 @@ static di_code declare_required(dsml *d, jnode **props, di_status *st)
 /* Rule "a<tool>": the parameters of a call. */
 static di_code put_parameters(dsml *d, di_status *st)
 {
-    jnode *props = jtree_get(d->root, "properties"), *rest;
+    snode *props = stree_get(d->root, "properties"), *rest;
     bool declares = props != NULL, empty, some = false;
     str body = {0};
     char rule[40];
@@ -597,7 +597,7 @@ static di_code put_parameters(dsml *d, di_status *st)
     di_code rc;
 
     DI_TRY(declare_required(d, &props, st));
-    for (jnode *p = props ? props->child : NULL; p; p = p->next, i++) {
+    for (snode *p = props ? props->child : NULL; p; p = p->next, i++) {
         bool needed = is_required(d->root, p);
 
         snprintf(rule, sizeof rule, "p%d_%d", d->tool, i);
@@ -606,8 +606,8 @@ static di_code put_parameters(dsml *d, di_status *st)
             str_printf(&body, needed ? " %s" : " (%s)?", rule);
         some = some || (needed && !empty);
     }
-    rest = jtree_get(d->root, "additionalProperties");
-    if (!rest && !declares && (rest = jtree_add(d->p->mem, NULL, JSON_BOOL, NULL, NULL)))
+    rest = stree_get(d->root, "additionalProperties");
+    if (!rest && !declares && (rest = stree_add(d->p->mem, NULL, JSON_BOOL, NULL, NULL)))
         rest->flag = true; /* an object that says nothing about its members */
     if (rest && (rest->type != JSON_BOOL || rest->flag)) {
         snprintf(rule, sizeof rule, "q%d", d->tool);
@@ -626,7 +626,7 @@ done:
 
 /* ---- tools ---- */
 
-static bool good_name(const jnode *name)
+static bool good_name(const snode *name)
 {
     if (!name || name->type != JSON_STRING || name->n_text == 0 || name->n_text > 64)
         return false;
@@ -652,16 +652,16 @@ static void put_call(dsml *d)
 static di_code free_parameters(dsml *d, const char *keyword, di_status *st)
 {
     warning_add(d->p->warnings, "", *keyword ? keyword : "parameters");
-    d->root = jtree_add(d->p->mem, NULL, JSON_OBJECT, NULL, NULL);
+    d->root = stree_add(d->p->mem, NULL, JSON_OBJECT, NULL, NULL);
     if (!d->root)
         return di_fail(st, DI_E_NOMEM, "no memory to compile a tool");
     return put_parameters(d, st);
 }
 
 /* Rules of one tool. */
-static di_code put_tool(dsml *d, const jnode *function, bool strict, di_status *st)
+static di_code put_tool(dsml *d, const snode *function, bool strict, di_status *st)
 {
-    jnode *params = jtree_get(function, "parameters");
+    snode *params = stree_get(function, "parameters");
     size_t before = d->rules.len;
     grammar_detail detail = {.offset = -1};
     preflight p = *d->p;
@@ -674,9 +674,9 @@ static di_code put_tool(dsml *d, const jnode *function, bool strict, di_status *
     d->p = &p;
     put_call(d);
     d->root = params && params->type != JSON_NULL ? params
-                                                  : jtree_add(p.mem, NULL, JSON_OBJECT, NULL, NULL);
+                                                  : stree_add(p.mem, NULL, JSON_OBJECT, NULL, NULL);
     if (d->root && d->root != params)
-        jtree_add(p.mem, d->root, JSON_OBJECT, "properties", NULL);
+        stree_add(p.mem, d->root, JSON_OBJECT, "properties", NULL);
     if (!d->root) {
         rc = di_fail(st, DI_E_NOMEM, "no memory to compile a tool");
         goto done;
@@ -728,23 +728,23 @@ static di_code bad_tools(const preflight *p, const char *tool, const char *what,
     return fault(p->detail, st, GRAMMAR_FAULT_SYNTAX, "", "tools", "tools: %s", what);
 }
 
-static di_code put_tools(dsml *d, const grammar_spec *spec, const jnode *list, str *calls,
+static di_code put_tools(dsml *d, const grammar_spec *spec, const snode *list, str *calls,
                          di_status *st)
 {
     bool strict = d->p->strict;
     di_code rc = DI_OK;
 
-    for (const jnode *t = list->child; t; t = t->next, d->tool++) {
-        const jnode *function = jtree_get(t, "function"), *name;
-        const jnode *flag;
+    for (const snode *t = list->child; t; t = t->next, d->tool++) {
+        const snode *function = stree_get(t, "function"), *name;
+        const snode *flag;
 
         function = function ? function : t;
-        name = jtree_get(function, "name");
-        flag = jtree_get(function, "strict");
+        name = stree_get(function, "name");
+        flag = stree_get(function, "strict");
         if (!good_name(name))
             return bad_tools(d->p, name && name->type == JSON_STRING ? name->text : NULL,
                              "a name has 1 to 64 of the characters A-Z a-z 0-9 _ . : -", st);
-        if (spec->tool && !jtree_is(name, spec->tool))
+        if (spec->tool && !stree_is(name, spec->tool))
             continue;
         d->name = name->text;
         d->p->warnings->tool = d->name;
@@ -765,8 +765,8 @@ di_code dsml_to_lark(const preflight *p, const grammar_spec *spec, int32_t id, s
     dsml d = {.p = p, .out = out, .id = id};
     di_status read = {0};
     str calls = {0};
-    jnode *list;
-    di_code rc = jtree_read(p->mem, spec->text, spec->n, "tools", &list, &read);
+    snode *list;
+    di_code rc = stree_read(p->mem, spec->text, spec->n, "tools", &list, &read);
 
     if (rc == DI_E_NOMEM)
         return di_fail(st, rc, "%s", read.message);

@@ -9,7 +9,7 @@
 #include "base/arena.h"
 #include "base/str.h"
 #include "grammar/grammar.h"
-#include "grammar/jtree.h"
+#include "grammar/stree.h"
 #include "grammar/llg_abi.h"
 
 #define MAX_SPEC_BYTES ((size_t)1 << 20)
@@ -101,10 +101,10 @@ typedef struct preflight {
 
 /* Check a schema, which is changed: keywords that cannot be honoured go, or are refused; nodes that
  * no finite value fits become false. Errors: INVALID with detail, NOMEM. */
-di_code preflight_check(const preflight *p, jnode *root, di_status *st);
+di_code preflight_check(const preflight *p, snode *root, di_status *st);
 /* Write a checked schema for the library, with our settings in it. lenient: it drops what it cannot
  * do. */
-void preflight_write(const preflight *p, const jnode *root, bool lenient, str *out);
+void preflight_write(const preflight *p, const snode *root, bool lenient, str *out);
 /* Both, from text. */
 di_code preflight_schema(const preflight *p, const char *text, size_t n, bool lenient, str *out,
                          di_status *st);

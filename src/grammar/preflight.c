@@ -87,12 +87,12 @@ static const struct keyword {
 /* A schema to visit, and what it refers to. */
 typedef struct unit {
     struct unit *next;
-    jnode *v, *ref;
+    snode *v, *ref;
 } unit;
 
 typedef struct walk {
     const preflight *p;
-    jnode *root;
+    snode *root;
     unit *first, **end;
     int n_units;
     bool nested_ids; /* "$id" below the root: "#" may mean something else there */
@@ -100,25 +100,25 @@ typedef struct walk {
 
 /* ---- small things ---- */
 
-static di_code fault_at(const walk *w, const jnode *v, grammar_fault kind, const char *keyword,
+static di_code fault_at(const walk *w, const snode *v, grammar_fault kind, const char *keyword,
                         const char *what, di_status *st)
 {
     char pointer[256];
 
-    jtree_pointer(v, pointer, sizeof pointer);
+    stree_pointer(v, pointer, sizeof pointer);
     return fault(w->p->detail, st, kind, pointer, keyword, "\"%s\" at \"%s\": %s", keyword, pointer,
                  what);
 }
 
-static void warn_at(const walk *w, const jnode *v, const char *keyword)
+static void warn_at(const walk *w, const snode *v, const char *keyword)
 {
     char pointer[256];
 
-    jtree_pointer(v, pointer, sizeof pointer);
+    stree_pointer(v, pointer, sizeof pointer);
     warning_add(w->p->warnings, pointer, keyword);
 }
 
-static double number_of(const jnode *v)
+static double number_of(const snode *v)
 {
     json_read r;
     double x = NAN;
@@ -132,12 +132,12 @@ static double number_of(const jnode *v)
     return x;
 }
 
-static bool is_schema(const jnode *v)
+static bool is_schema(const snode *v)
 {
     return v->type == JSON_OBJECT || v->type == JSON_BOOL;
 }
 
-static di_code add_unit(walk *w, jnode *v, const char *keyword, di_status *st)
+static di_code add_unit(walk *w, snode *v, const char *keyword, di_status *st)
 {
     unit *u;
 
@@ -159,16 +159,16 @@ static di_code add_unit(walk *w, jnode *v, const char *keyword, di_status *st)
 
 /* ---- keywords ---- */
 
-static di_code check_type(const walk *w, const jnode *v, di_status *st)
+static di_code check_type(const walk *w, const snode *v, di_status *st)
 {
     static const char *const types[] = {"string", "object",  "array", "integer",
                                         "number", "boolean", "null"};
-    const jnode *t = v->type == JSON_ARRAY ? v->child : v;
+    const snode *t = v->type == JSON_ARRAY ? v->child : v;
 
     for (; t; t = v->type == JSON_ARRAY ? t->next : NULL) {
         size_t i = 0;
 
-        while (i < ARRAY_LEN(types) && !jtree_is(t, types[i]))
+        while (i < ARRAY_LEN(types) && !stree_is(t, types[i]))
             i++;
         if (i == ARRAY_LEN(types))
             return fault_at(w, t, GRAMMAR_FAULT_SYNTAX, "type", "there is no such type", st);
@@ -176,7 +176,7 @@ static di_code check_type(const walk *w, const jnode *v, di_status *st)
     return DI_OK;
 }
 
-static di_code check_count(const walk *w, jnode *v, keyword_kind kind, di_status *st)
+static di_code check_count(const walk *w, snode *v, keyword_kind kind, di_status *st)
 {
     double x = number_of(v);
 
@@ -187,12 +187,12 @@ static di_code check_count(const walk *w, jnode *v, keyword_kind kind, di_status
         return fault_at(w, v, GRAMMAR_FAULT_LIMIT, v->key, "at most 100,000 is possible", st);
     if (kind == KW_MAX && x > MAX_MAX) {
         warn_at(w, v, v->key);
-        jtree_remove(v);
+        stree_remove(v);
     }
     return DI_OK;
 }
 
-static di_code check_pattern(const walk *w, const jnode *at, const char *re, size_t n,
+static di_code check_pattern(const walk *w, const snode *at, const char *re, size_t n,
                              const char *keyword, di_status *st)
 {
     grammar_fault kind;
@@ -209,7 +209,7 @@ static di_code check_pattern(const walk *w, const jnode *at, const char *re, siz
 }
 
 /* Other formats are annotations by the standard. */
-static di_code check_format(const walk *w, jnode *v, di_status *st)
+static di_code check_format(const walk *w, snode *v, di_status *st)
 {
     static const char *const formats[] = {"date-time", "time", "date", "duration", "email",
                                           "hostname",  "ipv4", "ipv6", "uuid",     "uri"};
@@ -217,14 +217,14 @@ static di_code check_format(const walk *w, jnode *v, di_status *st)
     if (v->type != JSON_STRING)
         return fault_at(w, v, GRAMMAR_FAULT_SYNTAX, "format", "a format is a string", st);
     for (size_t i = 0; i < ARRAY_LEN(formats); i++)
-        if (jtree_is(v, formats[i]))
+        if (stree_is(v, formats[i]))
             return DI_OK;
     warn_at(w, v, "format");
-    jtree_remove(v);
+    stree_remove(v);
     return DI_OK;
 }
 
-static di_code check_ref(walk *w, unit *u, const jnode *v, di_status *st)
+static di_code check_ref(walk *w, unit *u, const snode *v, di_status *st)
 {
     if (v->type != JSON_STRING)
         return fault_at(w, v, GRAMMAR_FAULT_SYNTAX, "$ref", "a reference is a string", st);
@@ -232,26 +232,26 @@ static di_code check_ref(walk *w, unit *u, const jnode *v, di_status *st)
         return DI_OK; /* inside the document or not: the library knows */
     if (v->text[1] && v->text[1] != '/')
         return DI_OK; /* an anchor */
-    u->ref = jtree_resolve(w->root, v->text + 1);
+    u->ref = stree_resolve(w->root, v->text + 1);
     if (!u->ref)
         return fault_at(w, v, GRAMMAR_FAULT_SYNTAX, "$ref", "there is nothing at this reference",
                         st);
     return add_unit(w, u->ref, "$ref", st);
 }
 
-static di_code check_required(const walk *w, const jnode *v, di_status *st)
+static di_code check_required(const walk *w, const snode *v, di_status *st)
 {
     bool ok = v->type == JSON_ARRAY;
 
-    for (const jnode *c = v->child; c && ok; c = c->next)
+    for (const snode *c = v->child; c && ok; c = c->next)
         ok = c->type == JSON_STRING && !memchr(c->text, 0, c->n_text);
     return ok ? DI_OK
               : fault_at(w, v, GRAMMAR_FAULT_SYNTAX, "required", "a list of names is needed", st);
 }
 
-static di_code add_children(walk *w, jnode *v, di_status *st)
+static di_code add_children(walk *w, snode *v, di_status *st)
 {
-    for (jnode *c = v->child; c; c = c->next) {
+    for (snode *c = v->child; c; c = c->next) {
         di_code rc = add_unit(w, c, v->key, st);
 
         if (rc != DI_OK)
@@ -260,11 +260,11 @@ static di_code add_children(walk *w, jnode *v, di_status *st)
     return DI_OK;
 }
 
-static di_code check_map(walk *w, jnode *v, bool patterns, di_status *st)
+static di_code check_map(walk *w, snode *v, bool patterns, di_status *st)
 {
     if (v->type != JSON_OBJECT)
         return fault_at(w, v, GRAMMAR_FAULT_SYNTAX, v->key, "an object of schemas is needed", st);
-    for (jnode *c = v->child; c && patterns; c = c->next) {
+    for (snode *c = v->child; c && patterns; c = c->next) {
         di_code rc = check_pattern(w, c, c->key, c->n_key, v->key, st);
 
         if (rc != DI_OK)
@@ -274,21 +274,21 @@ static di_code check_map(walk *w, jnode *v, bool patterns, di_status *st)
 }
 
 /* A keyword that the library lacks but that says nothing here. */
-static bool says_nothing(const jnode *v)
+static bool says_nothing(const snode *v)
 {
-    const jnode *s = v->parent, *type = jtree_get(v, "type");
+    const snode *s = v->parent, *type = stree_get(v, "type");
     bool empty = (v->type == JSON_OBJECT && v->n_child == 0) || (v->type == JSON_BOOL && v->flag);
 
     if (strcmp(v->key, "uniqueItems") == 0)
         return v->type == JSON_BOOL && !v->flag;
     if (strcmp(v->key, "if") == 0)
-        return !jtree_get(s, "then") && !jtree_get(s, "else");
+        return !stree_get(s, "then") && !stree_get(s, "else");
     if (strcmp(v->key, "then") == 0 || strcmp(v->key, "else") == 0)
-        return !jtree_get(s, "if");
+        return !stree_get(s, "if");
     if (strcmp(v->key, "minContains") == 0 || strcmp(v->key, "maxContains") == 0)
-        return !jtree_get(s, "contains");
+        return !stree_get(s, "contains");
     if (strcmp(v->key, "propertyNames") == 0)
-        return empty || (v->n_child == 1 && jtree_is(type, "string"));
+        return empty || (v->n_child == 1 && stree_is(type, "string"));
     if (strncmp(v->key, "unevaluated", 11) == 0)
         return empty;
     if (strncmp(v->key, "depend", 6) == 0)
@@ -296,7 +296,7 @@ static bool says_nothing(const jnode *v)
     return false;
 }
 
-static di_code check_unsupported(const walk *w, jnode *v, di_status *st)
+static di_code check_unsupported(const walk *w, snode *v, di_status *st)
 {
     if (!says_nothing(v)) {
         if (w->p->strict)
@@ -304,11 +304,11 @@ static di_code check_unsupported(const walk *w, jnode *v, di_status *st)
                             "this keyword cannot be enforced", st);
         warn_at(w, v, v->key);
     }
-    jtree_remove(v);
+    stree_remove(v);
     return DI_OK;
 }
 
-static di_code check_keyword(walk *w, unit *u, jnode *v, keyword_kind kind, di_status *st)
+static di_code check_keyword(walk *w, unit *u, snode *v, keyword_kind kind, di_status *st)
 {
     double x;
 
@@ -358,7 +358,7 @@ static di_code check_keyword(walk *w, unit *u, jnode *v, keyword_kind kind, di_s
 static di_code visit(walk *w, unit *u, di_status *st)
 {
     for (size_t i = 0; i < ARRAY_LEN(keywords); i++) {
-        jnode *v = jtree_get(u->v, keywords[i].name);
+        snode *v = stree_get(u->v, keywords[i].name);
         di_code rc = v ? check_keyword(w, u, v, keywords[i].kind, st) : DI_OK;
 
         if (rc != DI_OK)
@@ -369,25 +369,25 @@ static di_code visit(walk *w, unit *u, di_status *st)
 
 /* ---- finite values ---- */
 
-static bool has_type(const jnode *types, const char *name)
+static bool has_type(const snode *types, const char *name)
 {
-    if (!types || jtree_is(types, name))
+    if (!types || stree_is(types, name))
         return true;
-    for (const jnode *t = types->child; t; t = t->next)
-        if (jtree_is(t, name))
+    for (const snode *t = types->child; t; t = t->next)
+        if (stree_is(t, name))
             return true;
     return false;
 }
 
-static bool needs_none(const jnode *v)
+static bool needs_none(const snode *v)
 {
     return !v || v->mark2 || !v->mark;
 }
 
-static bool required_ok(const jnode *s)
+static bool required_ok(const snode *s)
 {
-    const jnode *required = jtree_get(s, "required"), *props = jtree_get(s, "properties");
-    const jnode *rest = jtree_get(s, "additionalProperties"), *p;
+    const snode *required = stree_get(s, "required"), *props = stree_get(s, "properties");
+    const snode *rest = stree_get(s, "additionalProperties"), *p;
     map *open = NULL; /* declared and not productive; many names make it worth it */
     bool ok = true;
 
@@ -398,29 +398,29 @@ static bool required_ok(const jnode *s)
         for (p = props->child; open && p; p = p->next)
             if (!p->mark2)
                 map_insert(open, p->key, p->n_key, 0);
-        for (const jnode *r = required->child; open && r && ok; r = r->next)
+        for (const snode *r = required->child; open && r && ok; r = r->next)
             ok = !map_find(open, r->text, r->n_text, &(uint32_t){0});
         map_free(open);
         return ok;
     }
-    for (const jnode *r = required->child; r && ok; r = r->next) {
+    for (const snode *r = required->child; r && ok; r = r->next) {
         p = props ? props->child : NULL;
         while (p && (p->n_key != r->n_text || memcmp(p->key, r->text, r->n_text) != 0))
             p = p->next;
-        ok = p ? p->mark2 : jtree_get(s, "patternProperties") || needs_none(rest);
+        ok = p ? p->mark2 : stree_get(s, "patternProperties") || needs_none(rest);
     }
     return ok;
 }
 
-static bool array_ok(const jnode *s)
+static bool array_ok(const snode *s)
 {
-    const jnode *min = jtree_get(s, "minItems"), *first = jtree_get(s, "prefixItems");
-    const jnode *items = jtree_get(s, "items");
+    const snode *min = stree_get(s, "minItems"), *first = stree_get(s, "prefixItems");
+    const snode *items = stree_get(s, "items");
     double n = min ? number_of(min) : 0;
 
     if (!first && items && items->type == JSON_ARRAY)
         first = items;
-    for (const jnode *v = first ? first->child : NULL; v && n > 0; v = v->next, n--)
+    for (const snode *v = first ? first->child : NULL; v && n > 0; v = v->next, n--)
         if (!needs_none(v))
             return false;
     return n <= 0 || items == first || needs_none(items);
@@ -429,7 +429,7 @@ static bool array_ok(const jnode *s)
 /* Whether some finite value fits, as far as what is known now tells. */
 static bool is_productive(const unit *u)
 {
-    const jnode *s = u->v, *types = jtree_get(s, "type"), *any = NULL;
+    const snode *s = u->v, *types = stree_get(s, "type"), *any = NULL;
     static const char *const scalars[] = {"string", "number", "integer", "boolean", "null"};
     static const char *const choices[] = {"anyOf", "oneOf"};
 
@@ -437,18 +437,18 @@ static bool is_productive(const unit *u)
         return s->flag;
     if (u->ref && !u->ref->mark2)
         return false;
-    for (const jnode *v = (any = jtree_get(s, "allOf")) ? any->child : NULL; v; v = v->next)
+    for (const snode *v = (any = stree_get(s, "allOf")) ? any->child : NULL; v; v = v->next)
         if (!v->mark2)
             return false;
     for (size_t i = 0; i < ARRAY_LEN(choices); i++) {
-        bool some = !(any = jtree_get(s, choices[i]));
+        bool some = !(any = stree_get(s, choices[i]));
 
-        for (const jnode *v = any ? any->child : NULL; v && !some; v = v->next)
+        for (const snode *v = any ? any->child : NULL; v && !some; v = v->next)
             some = v->mark2;
         if (!some)
             return false;
     }
-    if (jtree_get(s, "enum") || jtree_get(s, "const"))
+    if (stree_get(s, "enum") || stree_get(s, "const"))
         return true;
     for (size_t i = 0; i < ARRAY_LEN(scalars); i++)
         if (has_type(types, scalars[i]))
@@ -487,27 +487,27 @@ static di_code find_productive(walk *w, di_status *st)
 
 /* ---- the whole ---- */
 
-static bool has_nested_id(const jnode *v, bool root)
+static bool has_nested_id(const snode *v, bool root)
 {
-    const jnode *id = root ? NULL : jtree_get(v, "$id");
+    const snode *id = root ? NULL : stree_get(v, "$id");
 
     if (id && id->type == JSON_STRING)
         return true;
-    for (const jnode *c = v->child; c; c = c->next)
+    for (const snode *c = v->child; c; c = c->next)
         if (has_nested_id(c, false))
             return true;
     return false;
 }
 
-di_code preflight_check(const preflight *p, jnode *root, di_status *st)
+di_code preflight_check(const preflight *p, snode *root, di_status *st)
 {
     walk w = {.p = p, .root = root, .nested_ids = has_nested_id(root, true)};
-    jnode *own = jtree_get(root, "x-guidance");
+    snode *own = stree_get(root, "x-guidance");
     di_code rc;
 
     w.end = &w.first;
     if (own)
-        jtree_remove(own);
+        stree_remove(own);
     DI_TRY(add_unit(&w, root, "schema", st));
     for (unit *u = w.first; u; u = u->next)
         DI_TRY(visit(&w, u, st));
@@ -529,12 +529,12 @@ done:
 
 /* Our settings come last: the library takes the member out by moving the last one to its place, and
  * the order of members is the order of properties. */
-void preflight_write(const preflight *p, const jnode *root, bool lenient, str *out)
+void preflight_write(const preflight *p, const snode *root, bool lenient, str *out)
 {
     str body = {0};
 
     if (root->type == JSON_OBJECT)
-        jtree_write(root, &body);
+        stree_write(root, &body);
     else
         str_puts(&body, "{}");
     if (body.len)
@@ -557,8 +557,8 @@ di_code preflight_schema(const preflight *p, const char *text, size_t n, bool le
                          di_status *st)
 {
     di_status read = {0};
-    jnode *root;
-    di_code rc = jtree_read(p->mem, text, n, "schema", &root, &read);
+    snode *root;
+    di_code rc = stree_read(p->mem, text, n, "schema", &root, &read);
 
     if (rc == DI_E_NOMEM)
         return di_fail(st, rc, "%s", read.message);

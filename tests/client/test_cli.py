@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import struct
@@ -46,6 +47,14 @@ def batch(tmp_path, lines, *args, status=0, name="out.jsonl"):
 def user(text, **fields):
     return {"messages": [{"role": "user", "content": text}], "temperature": 0,
             "thinking": {"type": "disabled"}, **fields}
+
+
+def has_constraints():
+    return "not available" not in run("generate", "-m", TINY, "-p", "x", "-n", "1", "--regex", "a",
+                                      "--quiet")[2]
+
+
+needs_constraints = pytest.mark.skipif("not has_constraints()", reason="no constraint library")
 
 
 # ---- command lines ----
@@ -600,3 +609,77 @@ def test_selftest_compares_back_ends_on_a_model():
     rc, out, err = run("selftest", "--model", TINY, timeout=300)
     assert rc == 0, out + err
     assert "passed" in out.splitlines()[-1]
+
+
+# ---- constraints ----
+
+PERSON = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 12},
+                                           "age": {"type": "integer", "minimum": 0, "maximum": 150}},
+          "required": ["name", "age"], "additionalProperties": False}
+
+
+def formatted(kind, **fields):
+    return {"type": kind, **fields}
+
+
+@needs_constraints
+def test_answers_follow_the_response_format_of_their_line(tmp_path):
+    schema = formatted("json_schema", json_schema={"name": "p", "strict": True, "schema": PERSON})
+    lines = [user("Who?", response_format=schema, seed=i, temperature=i % 2) for i in range(6)]
+    lines += [user("Who?", response_format=formatted("regex", regex="[A-Z][a-z]{2,8} (one|two)")),
+              user("Who?", response_format=formatted("ebnf", grammar='root ::= "<" root ">" | "x"')),
+              user("Who?", response_format=formatted("text"), max_tokens=4)]
+    answers = batch(tmp_path, lines, "--seed", "5")
+    assert answers == batch(tmp_path, lines, "--seed", "5", "--draft-tokens", "0", "--batch", "1",
+                            name="alone.jsonl")
+    for a in answers[:6]:
+        value = json.loads(a["text"])
+        assert list(value) == ["name", "age"] and len(value["name"]) <= 12 and 0 <= value["age"] <= 150
+    assert re.fullmatch("[A-Z][a-z]{2,8} (one|two)", answers[6]["text"])
+    assert re.fullmatch("(<*)x(>*)", answers[7]["text"])
+    assert answers[7]["text"].count("<") == answers[7]["text"].count(">")
+    assert [a["finish_reason"] for a in answers] == ["stop"] * 8 + ["length"]
+
+
+@needs_constraints
+def test_the_constraint_begins_behind_the_reasoning():
+    rc, out, err = run("generate", "-m", TINY, "-p", "Is it cold?", "--regex", "(yes|no)", *GREEDY)
+    assert rc == 0, err
+    assert re.search("(yes|no)$", out.strip()) and len(out.strip()) > 3
+
+
+@needs_constraints
+def test_the_constraint_of_the_options_holds_for_lines_without_their_own(tmp_path):
+    (tmp_path / "s.json").write_text(json.dumps(PERSON))
+    answers = batch(tmp_path, [user("Who?"), user("Who?", response_format=formatted("regex", regex="a|b"))],
+                    "--json-schema", tmp_path / "s.json")
+    assert set(json.loads(answers[0]["text"])) == {"name", "age"}
+    assert answers[1]["text"] in ("a", "b")
+
+
+@needs_constraints
+@pytest.mark.parametrize("fields, message", [
+    (formatted("json_schema", json_schema={"strict": True, "schema": {"not": {}}}), '"not" at "/not"'),
+    (formatted("json_schema", json_schema={"schema": {"type": "interger"}}), "no such type"),
+    (formatted("json_schema", json_schema={}), "no \"json_schema.schema\""),
+    (formatted("regex", regex="(a"), "unclosed group"),
+    (formatted("ebnf", grammar="root ::= x"), "not defined"),
+    (formatted("xml"), "must be text"),
+])
+def test_a_constraint_that_cannot_be_compiled_is_an_error_of_its_line(tmp_path, fields, message):
+    answers = batch(tmp_path, [user("x", response_format=fields), user("x", max_tokens=1)], status=1)
+    assert message in answers[0]["error"]["message"]
+    assert answers[1]["finish_reason"] == "length"
+
+
+def test_without_the_library_a_constraint_is_refused_not_ignored(tmp_path):
+    env = {**os.environ, "DI_LLGUIDANCE": str(tmp_path / "nothing.so")}
+    rc, out, err = run("generate", "-m", TINY, "-p", "x", "--regex", "a", "--quiet", env=env)
+    assert (rc, out) == (2, "") and "not available" in err
+    rc, out, err = run("generate", "-m", TINY, "-p", "x", "-n", "2", *GREEDY, env=env)
+    assert rc == 0, err
+
+
+def test_two_constraints_on_the_command_line_are_refused(tmp_path):
+    rc, _, err = run("generate", "-m", TINY, "-p", "x", "--regex", "a", "--ebnf", tmp_path / "e")
+    assert rc == 2 and "exclude each other" in err

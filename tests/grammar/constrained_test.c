@@ -9,7 +9,7 @@
 #include "engine/model_parts.h"
 #include "engine/rig.h"
 #include "grammar/grammar.h"
-#include "grammar/jtree.h"
+#include "grammar/stree.h"
 
 #define N_PROMPT 12
 #define N_CASES  30
@@ -78,22 +78,22 @@ static di_request_params params_of(const asked *a)
 static void check_object(const char *text, size_t n)
 {
     arena *mem = arena_new(0);
-    const jnode *v, *tags;
-    jnode *root;
+    const snode *v, *tags;
+    snode *root;
     di_status st = {0};
 
-    if (jtree_read(mem, text, n, "answer", &root, &st) != DI_OK)
+    if (stree_read(mem, text, n, "answer", &root, &st) != DI_OK)
         fail_msg("%.*s: %s", (int)n, text, st.message);
-    v = jtree_get(root, "name");
+    v = stree_get(root, "name");
     assert_non_null(v);
     assert_int_equal(v->type, JSON_STRING);
     assert_true(v->n_text <= 6 * 4);
-    v = jtree_get(root, "age");
+    v = stree_get(root, "age");
     assert_non_null(v);
     assert_in_range(atoi(v->text), 0, 150);
-    tags = jtree_get(root, "tags");
+    tags = stree_get(root, "tags");
     for (v = tags ? tags->child : NULL; v; v = v->next)
-        assert_true(jtree_is(v, "x") || jtree_is(v, "yy") || strcmp(v->text, "7") == 0);
+        assert_true(stree_is(v, "x") || stree_is(v, "yy") || strcmp(v->text, "7") == 0);
     assert_in_range(root->n_child, 2, 3);
     arena_free(mem);
 }

@@ -14,7 +14,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "grammar/grammar.h"
-#include "grammar/jtree.h"
+#include "grammar/stree.h"
 
 #define MAX_FILE  ((size_t)64 << 20)
 #define MAX_DRAFT 64
@@ -27,25 +27,25 @@ typedef struct golden {
     uint32_t *row;
     size_t words;
     const char *file;
-    const jnode *tools; /* the tool set of dsml.jsonl, for protocol.jsonl */
+    const snode *tools; /* the tool set of dsml.jsonl, for protocol.jsonl */
     long passed, failed, unsound, tight, slow;
 } golden;
 
 /* ---- cases ---- */
 
-static void complain(golden *t, const jnode *c, const char *what, const char *text)
+static void complain(golden *t, const snode *c, const char *what, const char *text)
 {
-    const jnode *id = jtree_get(c, "id");
+    const snode *id = stree_get(c, "id");
 
     printf("%s %s: %s%s%.200s\n", t->file, id ? id->text : "?", what, *text ? ": " : "", text);
 }
 
-static void text_of(const jnode *v, str *out)
+static void text_of(const snode *v, str *out)
 {
     if (v->type == JSON_STRING)
         str_append(out, v->text, v->n_text);
     else
-        jtree_write(v, out);
+        stree_write(v, out);
 }
 
 static tok_ids encode(const golden *t, const char *text, size_t n, bool added)
@@ -63,7 +63,7 @@ static bool in_row(const uint32_t *row, int32_t id)
 
 /* Whether a text may be written, and is complete. by_mask: as a model writes it; else any spelling
  * in tokens. */
-static bool fits(golden *t, grammar_prog *p, const jnode *text, bool added, bool by_mask)
+static bool fits(golden *t, grammar_prog *p, const snode *text, bool added, bool by_mask)
 {
     tok_ids ids = encode(t, text->text, text->n_text, added);
     grammar_state *s = NULL;
@@ -79,27 +79,27 @@ static bool fits(golden *t, grammar_prog *p, const jnode *text, bool added, bool
     return ok;
 }
 
-static bool listed(const jnode *list, const jnode *text)
+static bool listed(const snode *list, const snode *text)
 {
-    for (const jnode *v = list ? list->child : NULL; v; v = v->next)
+    for (const snode *v = list ? list->child : NULL; v; v = v->next)
         if (v->n_text == text->n_text && memcmp(v->text, text->text, v->n_text) == 0)
             return true;
     return false;
 }
 
-static bool check_texts(golden *t, const jnode *c, grammar_prog *p, bool added)
+static bool check_texts(golden *t, const snode *c, grammar_prog *p, bool added)
 {
-    const jnode *accept = jtree_get(c, "accept"), *reject = jtree_get(c, "reject");
-    const jnode *may_fail = jtree_get(c, "accept_may_fail");
+    const snode *accept = stree_get(c, "accept"), *reject = stree_get(c, "reject");
+    const snode *may_fail = stree_get(c, "accept_may_fail");
     bool ok = true;
 
-    for (const jnode *v = accept ? accept->child : NULL; v; v = v->next)
+    for (const snode *v = accept ? accept->child : NULL; v; v = v->next)
         if (!listed(may_fail, v) && !fits(t, p, v, added, true)) {
             complain(t, c, "does not take", v->text);
             t->tight++;
             ok = false;
         }
-    for (const jnode *v = reject ? reject->child : NULL; v; v = v->next)
+    for (const snode *v = reject ? reject->child : NULL; v; v = v->next)
         if (fits(t, p, v, added, false)) {
             complain(t, c, "takes", v->text);
             t->unsound++;
@@ -109,36 +109,36 @@ static bool check_texts(golden *t, const jnode *c, grammar_prog *p, bool added)
 }
 
 /* The constraint of a case; spec->text points into *text. */
-static bool make_spec(const jnode *c, grammar_spec *spec, str *text)
+static bool make_spec(const snode *c, grammar_spec *spec, str *text)
 {
-    const jnode *kind = jtree_get(c, "kind"), *body = jtree_get(c, "spec"), *choice, *parallel;
+    const snode *kind = stree_get(c, "kind"), *body = stree_get(c, "spec"), *choice, *parallel;
 
     *spec = (grammar_spec){.strict = true};
-    if (jtree_get(c, "spec_text"))
-        body = jtree_get(c, "spec_text");
+    if (stree_get(c, "spec_text"))
+        body = stree_get(c, "spec_text");
     if (!body)
         return false;
-    if (jtree_is(kind, "dsml_v4_1")) {
-        choice = jtree_get(body, "tool_choice");
-        parallel = jtree_get(body, "parallel_tool_calls");
+    if (stree_is(kind, "dsml_v4_1")) {
+        choice = stree_get(body, "tool_choice");
+        parallel = stree_get(body, "parallel_tool_calls");
         spec->strict = false;
-        spec->kind = !choice || jtree_is(choice, "auto") ? GRAMMAR_TOOL_CALL
-                     : jtree_is(choice, "none")          ? GRAMMAR_TEXT
+        spec->kind = !choice || stree_is(choice, "auto") ? GRAMMAR_TOOL_CALL
+                     : stree_is(choice, "none")          ? GRAMMAR_TEXT
                                                          : GRAMMAR_TOOL_CALL_REQUIRED;
         spec->single_call = parallel && parallel->type == JSON_BOOL && !parallel->flag;
-        if (choice && jtree_get(choice, "function"))
-            spec->tool = jtree_get(jtree_get(choice, "function"), "name")->text;
-        body = jtree_get(body, "tools");
+        if (choice && stree_get(choice, "function"))
+            spec->tool = stree_get(stree_get(choice, "function"), "name")->text;
+        body = stree_get(body, "tools");
         if (!body)
             return false;
-    } else if (jtree_is(kind, "json_schema")) {
+    } else if (stree_is(kind, "json_schema")) {
         spec->kind = GRAMMAR_JSON;
         if (body->type == JSON_STRING && body->key && strcmp(body->key, "spec") == 0) {
-            jtree_write(body, text);
+            stree_write(body, text);
             body = NULL;
         }
     } else {
-        spec->kind = jtree_is(kind, "regex") ? GRAMMAR_REGEX : GRAMMAR_EBNF;
+        spec->kind = stree_is(kind, "regex") ? GRAMMAR_REGEX : GRAMMAR_EBNF;
     }
     if (body)
         text_of(body, text);
@@ -147,9 +147,9 @@ static bool make_spec(const jnode *c, grammar_spec *spec, str *text)
     return true;
 }
 
-static bool check_case(golden *t, const jnode *c)
+static bool check_case(golden *t, const snode *c)
 {
-    const jnode *expect = jtree_get(c, "expect");
+    const snode *expect = stree_get(c, "expect");
     grammar_prog *p = NULL;
     grammar_spec spec;
     grammar_detail d;
@@ -166,13 +166,13 @@ static bool check_case(golden *t, const jnode *c)
         t->slow++;
         ok = false;
     } else if (rc == DI_OK) {
-        ok = jtree_is(expect, "ok") || jtree_is(expect, "ok_or_refuse");
+        ok = stree_is(expect, "ok") || stree_is(expect, "ok_or_refuse");
         if (!ok)
             complain(t, c, "should be refused", "");
         else
             ok = check_texts(t, c, p, spec.kind >= GRAMMAR_TOOL_CALL || spec.kind == GRAMMAR_TEXT);
     } else {
-        ok = rc == DI_E_INVALID && !jtree_is(expect, "ok");
+        ok = rc == DI_E_INVALID && !stree_is(expect, "ok");
         if (!ok)
             complain(t, c, "is refused", st.message);
     }
@@ -185,7 +185,7 @@ static bool check_case(golden *t, const jnode *c)
 
 typedef struct script {
     golden *t;
-    const jnode *c;
+    const snode *c;
     grammar_state *s;
     uint32_t *rows; /* of the last draft */
     int n_rows, end[MAX_DRAFT + 1];
@@ -193,13 +193,13 @@ typedef struct script {
 } script;
 
 /* A token by its text: <EOS>, <T:Name>, an added token, or one of the vocabulary. */
-static int32_t token_of(const golden *t, const jnode *v)
+static int32_t token_of(const golden *t, const snode *v)
 {
     char name[128];
     int32_t id = -1;
     tok_ids ids;
 
-    if (jtree_is(v, "<EOS>"))
+    if (stree_is(v, "<EOS>"))
         return t->eos;
     if (strncmp(v->text, "<T:", 3) == 0) {
         int n = (int)v->n_text - 4;
@@ -217,7 +217,7 @@ static int32_t token_of(const golden *t, const jnode *v)
 }
 
 /* The token, or the first one of a text that is several. */
-static int32_t first_token(const golden *t, const jnode *v)
+static int32_t first_token(const golden *t, const snode *v)
 {
     int32_t id = token_of(t, v);
     tok_ids ids;
@@ -238,14 +238,14 @@ static void expect(script *s, bool ok, const char *what, const char *text)
 }
 
 /* "allow" and "deny" of a row. */
-static void check_row(script *s, const jnode *rule, const uint32_t *row)
+static void check_row(script *s, const snode *rule, const uint32_t *row)
 {
     static const char *const lists[] = {"allow", "deny"};
 
     for (size_t i = 0; i < ARRAY_LEN(lists); i++) {
-        const jnode *list = jtree_get(rule, lists[i]);
+        const snode *list = stree_get(rule, lists[i]);
 
-        for (const jnode *v = list ? list->child : NULL; v; v = v->next) {
+        for (const snode *v = list ? list->child : NULL; v; v = v->next) {
             int32_t id = first_token(s->t, v);
 
             expect(s, id >= 0 && in_row(row, id) == (i == 0), i ? "should be masked" : "is masked",
@@ -254,7 +254,7 @@ static void check_row(script *s, const jnode *rule, const uint32_t *row)
     }
 }
 
-static void feed(script *s, const jnode *text, bool added)
+static void feed(script *s, const snode *text, bool added)
 {
     tok_ids ids = encode(s->t, text->text, text->n_text, added);
     bool ok = true;
@@ -267,12 +267,12 @@ static void feed(script *s, const jnode *text, bool added)
 
 /* Tokens of a list of texts; end[i] = tokens of the first i texts. A text that is no token by
  * itself is several. Returns the number of texts. */
-static int tokens_of(script *s, const jnode *list, int32_t *out, int *end)
+static int tokens_of(script *s, const snode *list, int32_t *out, int *end)
 {
     int n = 0;
 
     end[0] = 0;
-    for (const jnode *v = list->child; v && n < MAX_DRAFT; v = v->next, n++) {
+    for (const snode *v = list->child; v && n < MAX_DRAFT; v = v->next, n++) {
         int32_t id = token_of(s->t, v);
         tok_ids ids = id >= 0 ? (tok_ids){0} : encode(s->t, v->text, v->n_text, true);
 
@@ -287,12 +287,12 @@ static int tokens_of(script *s, const jnode *list, int32_t *out, int *end)
     return n;
 }
 
-static void run_draft(script *s, const jnode *step)
+static void run_draft(script *s, const snode *step)
 {
-    const jnode *e = jtree_get(step, "expect"), *want = jtree_get(e, "valid_prefix");
-    const jnode *rows = jtree_get(e, "rows");
+    const snode *e = stree_get(step, "expect"), *want = stree_get(e, "valid_prefix");
+    const snode *rows = stree_get(e, "rows");
     int32_t draft[MAX_DRAFT];
-    int n = tokens_of(s, jtree_get(step, "draft"), draft, s->end), k = s->end[n], m, texts = 0;
+    int n = tokens_of(s, stree_get(step, "draft"), draft, s->end), k = s->end[n], m, texts = 0;
 
     s->rows = mem_try_realloc(s->rows, (size_t)(k + 1) * s->t->words, sizeof *s->rows);
     m = s->rows ? grammar_fill_draft(s->s, draft, k, s->rows) : -1;
@@ -306,12 +306,12 @@ static void run_draft(script *s, const jnode *step)
     expect(s, grammar_valid_prefix(s->s, draft, k) == m, "two prefixes", "");
 }
 
-static void check_rows(script *s, const jnode *list)
+static void check_rows(script *s, const snode *list)
 {
-    for (const jnode *v = list->child; v; v = v->next) {
-        int idx = atoi(jtree_get(v, "row")->text);
+    for (const snode *v = list->child; v; v = v->next) {
+        int idx = atoi(stree_get(v, "row")->text);
 
-        expect(s, idx < s->n_rows, "there is no such row", jtree_get(v, "row")->text);
+        expect(s, idx < s->n_rows, "there is no such row", stree_get(v, "row")->text);
         if (idx < s->n_rows)
             check_row(s, v, s->rows + (size_t)s->end[idx] * s->t->words);
     }
@@ -334,9 +334,9 @@ static void check_same(script *s)
     mem_free(other);
 }
 
-static void check_finish(script *s, const jnode *e)
+static void check_finish(script *s, const snode *e)
 {
-    const jnode *finished = jtree_get(e, "finished"), *calls = jtree_get(e, "tool_calls");
+    const snode *finished = stree_get(e, "finished"), *calls = stree_get(e, "tool_calls");
 
     if (finished)
         expect(s, grammar_must_stop(s->s) == finished->flag, "finished is the other way", "");
@@ -344,54 +344,54 @@ static void check_finish(script *s, const jnode *e)
         expect(s, grammar_in_calls(s->s) == (atoi(calls->text) > 0), "calls are open or not", "");
 }
 
-static void run_step(script *s, const jnode *step)
+static void run_step(script *s, const snode *step)
 {
-    const jnode *v;
+    const snode *v;
     int32_t ids[MAX_DRAFT];
 
-    if ((v = jtree_get(step, "feed")))
+    if ((v = stree_get(step, "feed")))
         feed(s, v, true);
-    if ((v = jtree_get(step, "feed_bytes")))
+    if ((v = stree_get(step, "feed_bytes")))
         feed(s, v, false);
-    if ((v = jtree_get(step, "mask"))) {
+    if ((v = stree_get(step, "mask"))) {
         expect(s, grammar_fill(s->s, s->t->row), "dead end", "");
         check_row(s, v, s->t->row);
     }
-    if (jtree_get(step, "draft"))
+    if (stree_get(step, "draft"))
         run_draft(s, step);
-    if ((v = jtree_get(step, "rows")))
+    if ((v = stree_get(step, "rows")))
         check_rows(s, v);
-    if ((v = jtree_get(step, "commit"))) {
+    if ((v = stree_get(step, "commit"))) {
         int n = tokens_of(s, v, ids, s->end);
 
         for (int i = 0; i < s->end[n]; i++)
             expect(s, grammar_accept(s->s, ids[i]), "commit refused", "");
     }
-    if ((v = jtree_get(step, "rollback")))
+    if ((v = stree_get(step, "rollback")))
         grammar_rollback(s->s, atoi(v->text));
-    if (jtree_get(step, "same_mask_when"))
+    if (stree_get(step, "same_mask_when"))
         check_same(s);
-    if (!jtree_get(step, "draft"))
-        check_finish(s, jtree_get(step, "expect"));
+    if (!stree_get(step, "draft"))
+        check_finish(s, stree_get(step, "expect"));
 }
 
-static bool check_script(golden *t, const jnode *c)
+static bool check_script(golden *t, const snode *c)
 {
-    const jnode *con = jtree_get(c, "constraint"), *schema = jtree_get(con, "schema");
-    const jnode *tail = jtree_get(c, "prompt_tail"), *steps = jtree_get(c, "steps");
-    const jnode *kind = jtree_get(con, "kind");
+    const snode *con = stree_get(c, "constraint"), *schema = stree_get(con, "schema");
+    const snode *tail = stree_get(c, "prompt_tail"), *steps = stree_get(c, "steps");
+    const snode *kind = stree_get(con, "kind");
     script s = {.t = t, .c = c, .ok = true};
     grammar_spec spec = {.strict = true};
     grammar_prog *p = NULL;
     di_status st = {0};
     str text = {0};
 
-    if (jtree_is(kind, "tool_call")) {
+    if (stree_is(kind, "tool_call")) {
         spec.kind = GRAMMAR_TOOL_CALL;
         spec.strict = false;
         schema = t->tools;
     } else {
-        spec.kind = jtree_is(kind, "regex") ? GRAMMAR_REGEX : GRAMMAR_JSON;
+        spec.kind = stree_is(kind, "regex") ? GRAMMAR_REGEX : GRAMMAR_JSON;
     }
     if (schema)
         text_of(schema, &text);
@@ -401,7 +401,7 @@ static bool check_script(golden *t, const jnode *c)
         expect(&s, false, "is refused", st.message);
     if (p && grammar_state_new(p, &(grammar_start){.last_token = tail ? token_of(t, tail) : -1},
                                &s.s, NULL) == DI_OK)
-        for (const jnode *step = steps ? steps->child : NULL; step && s.ok; step = step->next)
+        for (const snode *step = steps ? steps->child : NULL; step && s.ok; step = step->next)
             run_step(&s, step);
     grammar_state_free(s.s);
     grammar_prog_unref(p);
@@ -416,20 +416,20 @@ static void check_line(golden *t, const char *line, size_t n, arena *keep)
 {
     arena *mem = arena_new(0);
     di_status st = {0};
-    jnode *c = NULL;
+    snode *c = NULL;
     bool ok;
 
-    if (jtree_read(mem, line, n, t->file, &c, &st) != DI_OK) {
+    if (stree_read(mem, line, n, t->file, &c, &st) != DI_OK) {
         printf("%s: %s\n", t->file, st.message);
         ok = false;
-    } else if (jtree_is(jtree_get(c, "kind"), "protocol")) {
+    } else if (stree_is(stree_get(c, "kind"), "protocol")) {
         ok = check_script(t, c);
     } else {
         ok = check_case(t, c);
     }
-    if (c && !t->tools && jtree_is(jtree_get(c, "kind"), "dsml_v4_1") &&
-        jtree_read(keep, line, n, t->file, &c, NULL) == DI_OK)
-        t->tools = jtree_get(jtree_get(c, "spec"), "tools");
+    if (c && !t->tools && stree_is(stree_get(c, "kind"), "dsml_v4_1") &&
+        stree_read(keep, line, n, t->file, &c, NULL) == DI_OK)
+        t->tools = stree_get(stree_get(c, "spec"), "tools");
     t->passed += ok;
     t->failed += !ok;
     arena_free(mem);

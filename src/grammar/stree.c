@@ -1,5 +1,5 @@
-/* See jtree.h. */
-#include "grammar/jtree.h"
+/* See stree.h. */
+#include "grammar/stree.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +15,7 @@ static di_code no_memory(di_status *st)
     return di_fail(st, DI_E_NOMEM, "no memory to read a constraint");
 }
 
-void jtree_attach(jnode *parent, jnode *child)
+void stree_attach(snode *parent, snode *child)
 {
     child->parent = parent;
     child->next = NULL;
@@ -27,9 +27,9 @@ void jtree_attach(jnode *parent, jnode *child)
     parent->n_child++;
 }
 
-jnode *jtree_add(arena *mem, jnode *parent, json_type type, const char *key, const char *text)
+snode *stree_add(arena *mem, snode *parent, json_type type, const char *key, const char *text)
 {
-    jnode *v = arena_alloc(mem, 1, sizeof *v);
+    snode *v = arena_alloc(mem, 1, sizeof *v);
 
     if (!v)
         return NULL;
@@ -39,7 +39,7 @@ jnode *jtree_add(arena *mem, jnode *parent, json_type type, const char *key, con
     v->text = text;
     v->n_text = text ? strlen(text) : 0;
     if (parent)
-        jtree_attach(parent, v);
+        stree_attach(parent, v);
     return v;
 }
 
@@ -50,15 +50,15 @@ typedef struct reader {
     json_read in;
 } reader;
 
-static di_code check_twice(const jnode *object, di_status *st)
+static di_code check_twice(const snode *object, di_status *st)
 {
     map *seen = object->n_child > FEW ? map_new((size_t)object->n_child) : NULL;
-    const jnode *twice = NULL;
+    const snode *twice = NULL;
     int rc = 1;
 
     if (object->n_child > FEW && !seen)
         return no_memory(st);
-    for (const jnode *a = object->child; a && !twice; a = a->next) {
+    for (const snode *a = object->child; a && !twice; a = a->next) {
         if (seen) {
             rc = map_insert(seen, a->key, a->n_key, 0);
             if (rc < 0)
@@ -66,7 +66,7 @@ static di_code check_twice(const jnode *object, di_status *st)
             twice = rc == 0 ? a : NULL;
             continue;
         }
-        for (const jnode *b = object->child; b != a && !twice; b = b->next)
+        for (const snode *b = object->child; b != a && !twice; b = b->next)
             if (a->n_key == b->n_key && memcmp(a->key, b->key, a->n_key) == 0)
                 twice = a;
     }
@@ -78,11 +78,11 @@ static di_code check_twice(const jnode *object, di_status *st)
                  : DI_OK;
 }
 
-static di_code read_value(reader *r, jnode *v, di_status *st);
+static di_code read_value(reader *r, snode *v, di_status *st);
 
-static di_code read_member(reader *r, jnode *parent, const char *key, size_t n, di_status *st)
+static di_code read_member(reader *r, snode *parent, const char *key, size_t n, di_status *st)
 {
-    jnode *v = jtree_add(r->mem, parent, JSON_NONE, NULL, NULL);
+    snode *v = stree_add(r->mem, parent, JSON_NONE, NULL, NULL);
 
     if (v && key) {
         v->key = arena_strndup(r->mem, key, n);
@@ -95,7 +95,7 @@ static di_code read_member(reader *r, jnode *parent, const char *key, size_t n, 
     return read_value(r, v, st);
 }
 
-static di_code read_container(reader *r, jnode *v, di_status *st)
+static di_code read_container(reader *r, snode *v, di_status *st)
 {
     const char *key;
     size_t n;
@@ -115,7 +115,7 @@ done:
     return rc;
 }
 
-static di_code read_value(reader *r, jnode *v, di_status *st)
+static di_code read_value(reader *r, snode *v, di_status *st)
 {
     const char *s = NULL;
     size_t n = 0;
@@ -144,11 +144,11 @@ static di_code read_value(reader *r, jnode *v, di_status *st)
     return v->text ? DI_OK : no_memory(st);
 }
 
-di_code jtree_read(arena *mem, const char *text, size_t n, const char *name, jnode **out,
+di_code stree_read(arena *mem, const char *text, size_t n, const char *name, snode **out,
                    di_status *st)
 {
     reader r = {.mem = mem};
-    jnode *v = jtree_add(mem, NULL, JSON_NONE, NULL, NULL);
+    snode *v = stree_add(mem, NULL, JSON_NONE, NULL, NULL);
     di_code rc;
 
     *out = NULL;
@@ -166,12 +166,12 @@ di_code jtree_read(arena *mem, const char *text, size_t n, const char *name, jno
 
 /* ---- writing ---- */
 
-static void write_value(const jnode *v, json_write *w)
+static void write_value(const snode *v, json_write *w)
 {
     switch (v->type) {
     case JSON_OBJECT:
         jw_object(w);
-        for (const jnode *c = v->child; c; c = c->next) {
+        for (const snode *c = v->child; c; c = c->next) {
             jw_key(w, c->key);
             write_value(c, w);
         }
@@ -179,7 +179,7 @@ static void write_value(const jnode *v, json_write *w)
         break;
     case JSON_ARRAY:
         jw_array(w);
-        for (const jnode *c = v->child; c; c = c->next)
+        for (const snode *c = v->child; c; c = c->next)
             write_value(c, w);
         jw_end(w);
         break;
@@ -198,7 +198,7 @@ static void write_value(const jnode *v, json_write *w)
     }
 }
 
-void jtree_write(const jnode *v, str *out)
+void stree_write(const snode *v, str *out)
 {
     json_write w = {.out = out};
 
@@ -207,29 +207,29 @@ void jtree_write(const jnode *v, str *out)
 
 /* ---- members ---- */
 
-jnode *jtree_get(const jnode *v, const char *key)
+snode *stree_get(const snode *v, const char *key)
 {
     size_t n = strlen(key);
 
     if (!v || v->type != JSON_OBJECT)
         return NULL;
-    for (jnode *c = v->child; c; c = c->next)
+    for (snode *c = v->child; c; c = c->next)
         if (c->n_key == n && memcmp(c->key, key, n) == 0)
             return c;
     return NULL;
 }
 
-bool jtree_is(const jnode *v, const char *string)
+bool stree_is(const snode *v, const char *string)
 {
     return v && v->type == JSON_STRING && v->n_text == strlen(string) &&
            memcmp(v->text, string, v->n_text) == 0;
 }
 
-void jtree_remove(jnode *child)
+void stree_remove(snode *child)
 {
-    jnode *p = child->parent, *before = NULL;
+    snode *p = child->parent, *before = NULL;
 
-    for (jnode *c = p->child; c != child; c = c->next)
+    for (snode *c = p->child; c != child; c = c->next)
         before = c;
     *(before ? &before->next : &p->child) = child->next;
     if (p->last == child)
@@ -239,33 +239,33 @@ void jtree_remove(jnode *child)
     child->next = NULL;
 }
 
-jnode *jtree_copy(arena *mem, const jnode *v)
+snode *stree_copy(arena *mem, const snode *v)
 {
-    jnode *copy = arena_alloc(mem, 1, sizeof *copy);
+    snode *copy = arena_alloc(mem, 1, sizeof *copy);
 
     if (!copy)
         return NULL;
     *copy = *v;
     copy->parent = copy->next = copy->child = copy->last = NULL;
     copy->n_child = 0;
-    for (const jnode *c = v->child; c; c = c->next) {
-        jnode *k = jtree_copy(mem, c);
+    for (const snode *c = v->child; c; c = c->next) {
+        snode *k = stree_copy(mem, c);
 
         if (!k)
             return NULL;
-        jtree_attach(copy, k);
+        stree_attach(copy, k);
     }
     return copy;
 }
 
 /* ---- pointers ---- */
 
-static size_t put_token(const jnode *v, char *out, size_t cap)
+static size_t put_token(const snode *v, char *out, size_t cap)
 {
     size_t n = 0, idx = 0;
 
     if (!v->key) {
-        for (const jnode *c = v->parent->child; c != v; c = c->next)
+        for (const snode *c = v->parent->child; c != v; c = c->next)
             idx++;
         return (size_t)snprintf(out, cap, "/%zu", idx);
     }
@@ -283,9 +283,9 @@ static size_t put_token(const jnode *v, char *out, size_t cap)
     return n;
 }
 
-void jtree_pointer(const jnode *v, char *out, size_t cap)
+void stree_pointer(const snode *v, char *out, size_t cap)
 {
-    const jnode *path[JSON_MAX_DEPTH + 1];
+    const snode *path[JSON_MAX_DEPTH + 1];
     int depth = 0;
     size_t at = 0;
 
@@ -330,7 +330,7 @@ static bool next_token(const char **at, char *out, size_t cap, size_t *n)
     return true;
 }
 
-static jnode *child_named(const jnode *v, const char *token, size_t n)
+static snode *child_named(const snode *v, const char *token, size_t n)
 {
     size_t idx = 0;
 
@@ -340,23 +340,23 @@ static jnode *child_named(const jnode *v, const char *token, size_t n)
                 return NULL;
             idx = idx * 10 + (size_t)(token[i] - '0');
         }
-        jnode *c = n ? v->child : NULL;
+        snode *c = n ? v->child : NULL;
 
         while (c && idx--)
             c = c->next;
         return c;
     }
-    for (jnode *c = v->type == JSON_OBJECT ? v->child : NULL; c; c = c->next)
+    for (snode *c = v->type == JSON_OBJECT ? v->child : NULL; c; c = c->next)
         if (c->n_key == n && memcmp(c->key, token, n) == 0)
             return c;
     return NULL;
 }
 
-jnode *jtree_resolve(jnode *root, const char *pointer)
+snode *stree_resolve(snode *root, const char *pointer)
 {
     char token[512];
     size_t n;
-    jnode *v = root;
+    snode *v = root;
 
     while (v && *pointer) {
         if (*pointer != '/' || !next_token(&pointer, token, sizeof token, &n))
