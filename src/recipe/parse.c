@@ -223,7 +223,8 @@ static parse_action action_of(const recipe_parser *p)
         return ACTION_CONTENT;
     case PARSE_WAIT:
     case PARSE_AFTER_JSON:
-        return ACTION_BLANK;
+        /* As many blanks as there are cuts: what a client sees must not depend on those. */
+        return p->mode == RECIPE_STRICT ? ACTION_BLANK : ACTION_DROP;
     case PARSE_REASONING:
         return ACTION_REASONING;
     case PARSE_NAME:

@@ -3,3 +3,5 @@ di_unpack(tokenizer-v4/tokenizer.json.xz recipe/prompts.jsonl.xz recipe/errors.j
 di_test(golden_recipe SOURCES ${CMAKE_CURRENT_LIST_DIR}/golden_recipe.c ${CMAKE_CURRENT_LIST_DIR}/golden.c
         ${CMAKE_CURRENT_LIST_DIR}/golden_requests.c ${CMAKE_CURRENT_LIST_DIR}/golden_streams.c
         USES base tokenizer recipe LABELS unit)
+di_test(test_recipe_parse SOURCES ${CMAKE_CURRENT_LIST_DIR}/parse_test.c USES base tokenizer recipe LABELS unit)
+di_test(test_recipe_client SOURCES ${CMAKE_CURRENT_LIST_DIR}/client_test.c USES base tokenizer recipe LABELS unit)
