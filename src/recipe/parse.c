@@ -291,6 +291,8 @@ static recipe_marked *take_markup(recipe_parser *p)
     m = mem_try_calloc(1, sizeof *m);
     if (!m)
         return NULL;
+    /* The marker that ends the call is the last thing there. */
+    recipe_marked_span(&p->markup, p->markup.text.len - strlen(TOK_DSML), p->markup.text.len);
     str_puts(&p->markup.text, p->blank_tag ? " invoke>" : "invoke>");
     *m = p->markup;
     p->markup = (recipe_marked){0};
