@@ -73,6 +73,21 @@ void call_detach(call *k)
         call_free(k);
 }
 
+void call_hold(call *k)
+{
+    k->n_open++;
+}
+
+bool call_release(call *k)
+{
+    k->n_open--;
+    if (k->conn)
+        return true;
+    if (k->n_open == 0)
+        call_free(k);
+    return false;
+}
+
 void call_abandon(call *k)
 {
     k->finish = "error";

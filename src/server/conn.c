@@ -76,6 +76,7 @@ void conn_free_dead(loop *l)
         next = c->next;
         http_fini(&c->req);
         str_fini(&c->early);
+        str_fini(&c->extra);
         if (c->out)
             evbuffer_free(c->out);
         mem_free(c);
@@ -223,6 +224,8 @@ static void write_head(conn *c, str *h, int status, const char *type, const char
         str_puts(h, "connection: keep-alive\r\n");
     if (extra)
         str_puts(h, extra);
+    str_append(h, c->extra.data, c->extra.len);
+    str_fini(&c->extra);
 }
 
 void conn_reply(conn *c, int status, const char *type, const char *extra, const void *body,

@@ -4,16 +4,21 @@
 #include "server/server_internal.h"
 
 static const endpoint endpoints[] = {
-    {HTTP_POST, "/v1/completions", handle_completions, EP_WORK, 0},
-    {HTTP_GET, "/v1/models", handle_models, 0, 1},
-    {HTTP_GET, "/v1/models/", handle_model, EP_PREFIX, 2},
-    {HTTP_POST, "/tokenize", handle_tokenize, 0, 3},
-    {HTTP_POST, "/detokenize", handle_detokenize, 0, 4},
-    {HTTP_GET, "/health", handle_health, EP_OPEN, 5},
-    {HTTP_GET, "/health/live", handle_health, EP_OPEN, 6},
-    {HTTP_GET, "/health/ready", handle_ready, EP_OPEN, 7},
-    {HTTP_GET, "/metrics", handle_metrics, EP_OPEN, 8},
-    {HTTP_GET, "/version", handle_version, EP_OPEN, 9},
+    {HTTP_POST, "/v1/chat/completions", handle_chat, EP_WORK, 0},
+    {HTTP_POST, "/v1/completions", handle_completions, EP_WORK, 1},
+    {HTTP_POST, "/v1/responses", handle_responses, EP_WORK, 2},
+    {HTTP_POST, "/v1/messages", handle_messages, EP_WORK | EP_ANTHROPIC, 3},
+    {HTTP_POST, "/v1/messages/count_tokens", handle_count_tokens, EP_ANTHROPIC, 4},
+    {HTTP_POST, "/apply-template", handle_apply_template, 0, 5},
+    {HTTP_POST, "/tokenize", handle_tokenize, 0, 6},
+    {HTTP_POST, "/detokenize", handle_detokenize, 0, 7},
+    {HTTP_GET, "/v1/models", handle_models, 0, 8},
+    {HTTP_GET, "/v1/models/", handle_model, EP_PREFIX, 9},
+    {HTTP_GET, "/health", handle_health, EP_OPEN, 10},
+    {HTTP_GET, "/health/live", handle_health, EP_OPEN, 11},
+    {HTTP_GET, "/health/ready", handle_ready, EP_OPEN, 12},
+    {HTTP_GET, "/metrics", handle_metrics, EP_OPEN, 13},
+    {HTTP_GET, "/version", handle_version, EP_OPEN, 14},
 };
 _Static_assert(sizeof endpoints / sizeof *endpoints <= METRIC_MAX_ENDPOINTS, "counters for each");
 

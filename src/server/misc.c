@@ -140,11 +140,33 @@ void handle_models(conn *c)
     str_fini(&out);
 }
 
+size_t server_aliases(const server *s, recipe_alias alias[SERVER_MAX_ALIASES])
+{
+    /* What clients of the vendors ask for by themselves: a second, small model; current names. */
+    static const char *const patterns[] = {"deepseek-*", "DeepSeek-*", "claude-*"};
+    size_t n = 0;
+
+    for (size_t i = 0; i < s->opt.n_names && n < SERVER_MAX_ALIASES; i++)
+        alias[n++] = (recipe_alias){.name = s->opt.names[i], .family = RECIPE_V41};
+    for (size_t i = 0; i < ARRAY_LEN(patterns) && n < SERVER_MAX_ALIASES; i++)
+        if (!s->opt.recipe_strict)
+            alias[n++] = (recipe_alias){.name = patterns[i], .family = RECIPE_V41};
+    return n;
+}
+
 bool server_knows_model(const server *s, const char *name, size_t n)
 {
-    for (size_t i = 0; i < s->opt.n_names; i++)
-        if (strlen(s->opt.names[i]) == n && memcmp(s->opt.names[i], name, n) == 0)
+    recipe_alias alias[SERVER_MAX_ALIASES];
+    size_t n_alias = server_aliases(s, alias);
+
+    for (size_t i = 0; i < n_alias; i++) {
+        size_t len = strlen(alias[i].name);
+        bool open = alias[i].name[len - 1] == '*';
+
+        if (open ? n >= len - 1 && strncmp(alias[i].name, name, len - 1) == 0
+                 : n == len && memcmp(alias[i].name, name, n) == 0)
             return true;
+    }
     return false;
 }
 

@@ -22,6 +22,8 @@
 #define TICK_MS      250
 #define BACKLOG      1024
 #define ACCEPT_BURST 64
+#define N_WORKERS    2
+#define REPLAY_BYTES (64u << 20)
 
 /* ---- sockets ---- */
 
@@ -210,6 +212,13 @@ static void on_relay(evutil_socket_t fd, short what, void *arg)
     relay_drain(&l->ring, &l->scratch, call_take, call_turn);
 }
 
+static void on_work(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    work_done_run(arg);
+}
+
 static void *loop_main(void *arg)
 {
     loop *l = arg;
@@ -234,11 +243,14 @@ static di_code loop_init(loop *l, server *s, int idx, di_status *st)
     }
     if (!l->base)
         return di_fail(st, DI_E_NOMEM, "could not make an event loop");
-    if (relay_ring_init(&l->ring, st) != DI_OK)
+    if (relay_ring_init(&l->ring, st) != DI_OK || work_done_init(&l->finished, st) != DI_OK)
         return st->code;
     event_assign(&l->accept, l->base, l->listen_fd, EV_READ | EV_PERSIST, on_accept, l);
     event_assign(&l->tick, l->base, -1, EV_PERSIST, on_tick, l);
     event_assign(&l->relay_ready, l->base, l->ring.eventfd, EV_READ | EV_PERSIST, on_relay, l);
+    event_assign(&l->work_ready, l->base, l->finished.eventfd, EV_READ | EV_PERSIST, on_work,
+                 &l->finished);
+    event_add(&l->work_ready, NULL);
     event_add(&l->accept, NULL);
     event_add(&l->tick, &tick);
     event_add(&l->relay_ready, NULL);
@@ -253,6 +265,7 @@ static void loop_fini(loop *l)
     if (l->base)
         event_base_free(l->base);
     relay_ring_fini(&l->ring);
+    work_done_fini(&l->finished);
     str_fini(&l->scratch);
     str_fini(&l->out);
 }
@@ -307,6 +320,22 @@ static void raise_descriptors(int wanted)
                  (unsigned long long)r.rlim_cur, wanted);
 }
 
+/* What the request language needs besides the tokenizer. */
+static di_code prepare_requests(server *s, di_status *st)
+{
+    const backend *be = s->be;
+    int32_t eos = be->info.eos;
+    di_code rc;
+
+    s->replay = recipe_replay_new(REPLAY_BYTES);
+    if (!s->replay)
+        return di_fail(st, DI_E_NOMEM, "no memory for the server");
+    DI_TRY(grammar_new(&s->grammar, be->tok, be->info.vocab, &eos, 1, NULL, st));
+    DI_TRY(work_pool_new(&s->workers, N_WORKERS, st));
+done:
+    return rc;
+}
+
 di_code server_start(server **out, const server_options *o, const backend *be, di_status *st)
 {
     di_code rc = DI_OK;
@@ -324,6 +353,7 @@ di_code server_start(server **out, const server_options *o, const backend *be, d
              (unsigned long long)be->info.fingerprint);
     DI_TRY(check_options(&s->opt, st));
     DI_TRY(keys_load(&s->keys, s->opt.key, s->opt.key_file, st));
+    DI_TRY(prepare_requests(s, st));
     if (s->opt.tls_cert)
         DI_TRY(tls_load(&s->tls, s->opt.tls_cert, s->opt.tls_key, st));
     raise_descriptors(s->opt.max_conns + 64);
@@ -334,7 +364,7 @@ di_code server_start(server **out, const server_options *o, const backend *be, d
     }
     s->n_loops = s->opt.n_loops;
     for (int i = 0; i < s->n_loops; i++)
-        s->loops[i].listen_fd = s->loops[i].ring.eventfd = -1;
+        s->loops[i].listen_fd = s->loops[i].ring.eventfd = s->loops[i].finished.eventfd = -1;
     DI_TRY(listen_all(s, st));
     for (int i = 0; i < s->n_loops; i++)
         DI_TRY(loop_init(&s->loops[i], s, i, st));
@@ -380,6 +410,9 @@ void server_stop(server *s)
     for (int i = 0; i < s->n_loops; i++)
         loop_fini(&s->loops[i]);
     mem_free(s->loops);
+    work_pool_free(s->workers);
+    grammar_free(s->grammar);
+    recipe_replay_free(s->replay);
     tls_free(s->tls);
     keys_free(s->keys);
     mem_free(s);

@@ -17,12 +17,14 @@
 #include "base/json_read.h"
 #include "base/json_write.h"
 #include "base/str.h"
+#include "grammar/grammar.h"
 #include "recipe/replay.h"
 #include "recipe/request.h"
 #include "server/http.h"
 #include "server/metrics.h"
 #include "server/relay.h"
 #include "server/server.h"
+#include "server/work.h"
 
 typedef struct loop loop;
 typedef struct conn conn;
@@ -37,8 +39,10 @@ struct server {
     const backend *be;
     int port, n_loops;
     loop *loops;
-    key_table *keys; /* NULL: everybody may call */
-    recipe_replay *replay;
+    key_table *keys;       /* NULL: everybody may call */
+    recipe_replay *replay; /* of tool calls that were given out */
+    grammar *grammar;
+    work_pool *workers;
     tls_context *tls;
     uint64_t start_ns;
     int64_t created;      /* Unix time of the start */
@@ -55,7 +59,8 @@ struct loop {
     bool started;
     struct event_base *base;
     int listen_fd; /* -1 when closed */
-    struct event accept, tick, relay_ready;
+    struct event accept, tick, relay_ready, work_ready;
+    work_done_list finished;
     relay_ring ring;
     conn *first, *dead; /* connections; closed ones wait for the tick to be freed */
     int n_calls;
@@ -99,6 +104,7 @@ struct conn {
     call *call;
     int status; /* of the answer */
     char id[65];
+    str extra;      /* header lines for the answer */
     char trace[56]; /* traceparent to pass on, or "" */
     char peer[48];
 };
@@ -189,6 +195,10 @@ di_code call_submit(call *k, int index, const di_request_params *p, di_status *s
 /* Behind the last call_submit that worked: end at once if there is none. On a failure of a later
  * one, call_abandon cancels those before it; the caller answers the connection. */
 void call_abandon(call *k);
+/* Keep k alive while something else than the back end works for it; call_release says whether it
+ * still has its client, and frees it if not. */
+void call_hold(call *k);
+bool call_release(call *k);
 /* The client has its answer (or has gone): cancel what still runs, let go of the connection. */
 void call_detach(call *k);
 void call_take(void *owner, int index, const di_event *ev);

@@ -1,0 +1,87 @@
+/* Constraints of requests. See demand.h. */
+#include "server/demand.h"
+
+#include <string.h>
+
+static grammar_kind kind_of(recipe_constraint_kind k)
+{
+    switch (k) {
+    case RECIPE_CONSTRAINT_JSON:
+        return GRAMMAR_JSON;
+    case RECIPE_CONSTRAINT_JSON_OBJECT:
+        return GRAMMAR_JSON_OBJECT;
+    case RECIPE_CONSTRAINT_REGEX:
+        return GRAMMAR_REGEX;
+    case RECIPE_CONSTRAINT_EBNF:
+        return GRAMMAR_EBNF;
+    case RECIPE_CONSTRAINT_TOOL_CALL:
+        return GRAMMAR_TOOL_CALL;
+    case RECIPE_CONSTRAINT_TOOL_CALL_REQUIRED:
+        return GRAMMAR_TOOL_CALL_REQUIRED;
+    default:
+        return GRAMMAR_TEXT;
+    }
+}
+
+static bool any_strict(const recipe_chat *c)
+{
+    for (size_t i = 0; i < c->n_tools; i++)
+        if (c->tool[i].strict == RECIPE_STRICT_YES)
+            return true;
+    return false;
+}
+
+static bool fail(recipe_error *e, const di_status *st, const grammar_detail *d, grammar_kind kind)
+{
+    if (st->code == DI_E_UNSUPPORTED) {
+        recipe_fail(e, 501, "constrained output is not available here: %s", st->message);
+        e->code = "constrained_output_unavailable";
+    } else if (st->code == DI_E_INVALID || st->code == DI_E_CANCELLED) {
+        recipe_fail(e, 400, "%s", st->message);
+        e->code = grammar_fault_code(d->fault, kind);
+    } else {
+        recipe_error_from(e, st);
+    }
+    return false;
+}
+
+bool demand_make(demand *c, grammar *g, const recipe_request *q, int32_t last_token,
+                 recipe_error *e)
+{
+    const recipe_constraint *k = &q->constraint;
+    const grammar_spec spec = {.kind = kind_of(k->kind),
+                               .text = k->text,
+                               .n = k->n,
+                               .strict = any_strict(&q->chat),
+                               .single_call = k->one_call};
+    grammar_detail detail = {0};
+    di_status st = {0};
+
+    if (k->kind == RECIPE_CONSTRAINT_NONE)
+        return true;
+    if (grammar_compile(g, &spec, &c->prog, &detail, &st) != DI_OK) {
+        /* Calls that the model may make but need not are no demand of the client: without the
+         * library they are read tolerantly (docs/api.md). */
+        if (st.code == DI_E_UNSUPPORTED && k->kind == RECIPE_CONSTRAINT_TOOL_CALL && !spec.strict)
+            return true;
+        return fail(e, &st, &detail, spec.kind);
+    }
+    if (grammar_state_new(c->prog, &(grammar_start){.last_token = last_token}, &c->state, &st) !=
+        DI_OK)
+        return fail(e, &st, &detail, spec.kind);
+    return true;
+}
+
+const char *demand_warnings(const demand *c)
+{
+    const char *w = c->prog ? grammar_prog_warnings(c->prog) : "[]";
+
+    return strcmp(w, "[]") == 0 ? NULL : w;
+}
+
+void demand_fini(demand *c)
+{
+    grammar_state_free(c->state);
+    grammar_prog_unref(c->prog);
+    *c = (demand){0};
+}
