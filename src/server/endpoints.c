@@ -19,6 +19,10 @@ static const endpoint endpoints[] = {
     {HTTP_GET, "/health/ready", handle_ready, EP_OPEN, 12},
     {HTTP_GET, "/metrics", handle_metrics, EP_OPEN, 13},
     {HTTP_GET, "/version", handle_version, EP_OPEN, 14},
+    {HTTP_GET, "/", handle_page, EP_OPEN, 15},
+    {HTTP_GET, "/app.js", handle_page, EP_OPEN, 16},
+    {HTTP_GET, "/style.css", handle_page, EP_OPEN, 17},
+    {HTTP_GET, "/favicon.svg", handle_page, EP_OPEN, 18},
 };
 _Static_assert(sizeof endpoints / sizeof *endpoints <= METRIC_MAX_ENDPOINTS, "counters for each");
 

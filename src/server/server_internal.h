@@ -220,6 +220,7 @@ void handle_responses(conn *c);
 void handle_messages(conn *c);
 void handle_count_tokens(conn *c);
 void handle_apply_template(conn *c);
+void handle_page(conn *c);
 
 /* Names that requests may use, with patterns for what clients of the vendors send by themselves. */
 #define SERVER_MAX_ALIASES 32

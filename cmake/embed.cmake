@@ -1,0 +1,18 @@
+# Files as C arrays: cmake -DOUT=x.c -DFILES="a;b" -P embed.cmake. Each becomes an entry of
+#   const page_file page_files[] = {{"a", bytes, n}, ...};   see src/server/page.h
+set(text "#include \"server/page.h\"\n")
+set(table "")
+set(i 0)
+foreach(file ${FILES})
+  file(READ ${file} hex HEX)
+  string(LENGTH "${hex}" n)
+  math(EXPR n "${n} / 2")
+  string(REGEX REPLACE "(..)" "0x\\1," bytes "${hex}")
+  get_filename_component(name ${file} NAME)
+  string(APPEND text "static const unsigned char file_${i}[] = {${bytes}};\n")
+  string(APPEND table "    {\"${name}\", file_${i}, ${n}},\n")
+  math(EXPR i "${i} + 1")
+endforeach()
+string(APPEND text "const page_file page_files[] = {\n${table}};\nconst size_t page_n_files = ${i};\n")
+file(WRITE ${OUT}.part "${text}")
+file(RENAME ${OUT}.part ${OUT})
