@@ -118,9 +118,6 @@ void call_take(void *owner, int index, const di_event *ev)
     if (ev->type == DI_EVENT_TOKENS) {
         observe_tokens(k, ev);
     } else if (ev->type == DI_EVENT_DONE) {
-        k->n_prompt += ev->usage.prompt_tokens;
-        k->n_cached += ev->usage.cached_tokens;
-        k->n_out += ev->usage.output_tokens;
         metric_observe(&k->loop->m, METRIC_queue_time, ev->usage.queued_us * 1000, 1);
     }
     if (ev->code != DI_OK && k->code == DI_OK) {

@@ -292,6 +292,14 @@ static void on_finish(completion *m, int idx, const di_event *ev)
     }
 }
 
+/* Of a prompt that is done. */
+static void add_usage(call *k, const di_usage *u)
+{
+    k->n_prompt += u->prompt_tokens;
+    k->n_cached += u->cached_tokens;
+    k->n_out += u->output_tokens;
+}
+
 static void on_event(call *k, int index, const di_event *ev)
 {
     completion *m = (completion *)(void *)k;
@@ -304,6 +312,8 @@ static void on_event(call *k, int index, const di_event *ev)
         on_tokens(m, idx, ev);
     else if (ev->type == DI_EVENT_FINISH)
         on_finish(m, idx, ev);
+    else
+        add_usage(k, &ev->usage);
     if (ev->seed)
         m->seed = ev->seed;
 }

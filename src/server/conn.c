@@ -50,6 +50,7 @@ void conn_close(conn *c)
         if (c->status == 0)
             c->status = 499;
         metric_count(&l->m, METRIC_clients_gone);
+        k->finish = "cancelled";
         request_log(c, k);
         call_detach(k);
     }

@@ -34,7 +34,7 @@ static bool any_strict(const recipe_chat *c)
 static bool fail(recipe_error *e, const di_status *st, const grammar_detail *d, grammar_kind kind)
 {
     if (st->code == DI_E_UNSUPPORTED) {
-        recipe_fail(e, 501, "constrained output is not available here: %s", st->message);
+        recipe_fail(e, 501, "%s", st->message);
         e->code = "constrained_output_unavailable";
     } else if (st->code == DI_E_INVALID || st->code == DI_E_CANCELLED) {
         recipe_fail(e, 400, "%s", st->message);

@@ -337,21 +337,27 @@ static di_request_params params_of(const recipe_request *q, const tok_ids *ids, 
 }
 _Static_assert(sizeof(recipe_bias) == sizeof(di_logit_bias), "the same two fields");
 
+static uint64_t fresh_seed(void)
+{
+    uint64_t seed = 0;
+
+    if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
+        seed = clock_ns(); /* early boot only */
+    return seed >> 1;      /* below 2^63: what clients may send back */
+}
+
 static recipe_stream *new_stream(dialog *d, const conn *c)
 {
     static const char *const prefixes[] = {"chatcmpl-", "resp_", "msg_"};
     const server *s = c->loop->srv;
     char id[80];
-    uint64_t seed = 0;
 
-    if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
-        seed = clock_ns(); /* early boot only */
     snprintf(id, sizeof id, "%s%s", prefixes[d->q.protocol], c->id);
     return recipe_stream_new(&d->q, &(recipe_stream_options){.id = id,
                                                              .model = d->q.model,
                                                              .fingerprint = s->fingerprint,
                                                              .created = (int64_t)time(NULL),
-                                                             .seed = seed,
+                                                             .seed = fresh_seed(),
                                                              .tok = s->be->tok,
                                                              .replay = s->replay,
                                                              .emit = d->q.stream ? emit : NULL,
@@ -365,7 +371,6 @@ static void add_warnings(conn *c, const demand *k)
 
     if (!w)
         return;
-    str_clear(&c->extra);
     str_puts(&c->extra, "x-deepinfer-warnings: ");
     for (size_t i = 0; w[i] && i < MAX_WARNINGS; i++)
         str_putc(&c->extra, w[i] >= ' ' && w[i] < 0x7F ? w[i] : '?');
@@ -390,6 +395,10 @@ static bool submit(conn *c, dialog *d, recipe_error *e)
     if (!d->stream)
         return recipe_fail(e, 503, "no memory for a request");
     p = params_of(&d->q, &d->ids, max_tokens);
+    if (!p.has_seed) /* drawn here, so that the answer can say it from the start */
+        p.seed = fresh_seed();
+    p.has_seed = true;
+    str_printf(&c->extra, "x-deepinfer-seed: %llu\r\n", (unsigned long long)p.seed);
     if (d->demand.state) {
         p.mask = &grammar_provider;
         p.mask_ctx = d->demand.state;

@@ -1,3 +1,5 @@
 if(TARGET deepinfer)
   di_pytest(test_server tests/client/test_server.py LABELS client TIMEOUT 300)
+  di_pytest(test_openai tests/client/test_openai.py LABELS client TIMEOUT 300)
+  di_pytest(test_anthropic tests/client/test_anthropic.py LABELS client TIMEOUT 300)
 endif()
