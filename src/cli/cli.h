@@ -20,6 +20,7 @@ int cli_generate(int argc, char **argv);
 int cli_chat(int argc, char **argv);
 int cli_serve(int argc, char **argv);
 int cli_tokenize(int argc, char **argv);
+int cli_recipe(int argc, char **argv);
 int cli_logits(int argc, char **argv);
 int cli_inspect(int argc, char **argv);
 int cli_selftest(int argc, char **argv);

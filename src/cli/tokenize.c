@@ -1,5 +1,4 @@
 /* deepinfer tokenize: text to token ids and back. */
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,6 +8,7 @@
 #include "base/mem.h"
 #include "cli/cli.h"
 #include "cli/ids.h"
+#include "cli/input.h"
 #include "cli/options.h"
 #include "tokenizer/tokenizer.h"
 
@@ -100,22 +100,6 @@ static di_code check_options(const tokenize_options *o, di_status *st)
 
 /* ---- input ---- */
 
-static di_code read_stdin(str *in, di_status *st)
-{
-    char buf[65536];
-    size_t n;
-
-    while ((n = fread(buf, 1, sizeof buf, stdin)) > 0) {
-        str_append(in, buf, n);
-        if (in->len > MAX_INPUT_BYTES)
-            return di_fail(st, DI_E_INVALID, "standard input is longer than %zu bytes",
-                           MAX_INPUT_BYTES);
-    }
-    if (ferror(stdin))
-        return di_fail(st, DI_E_IO, "could not read standard input: %s", errno_text(errno));
-    return DI_OK;
-}
-
 /* The text or the list of ids, and what to call it in messages. */
 static di_code read_input(const tokenize_options *o, str *in, const char **name, di_status *st)
 {
@@ -129,7 +113,7 @@ static di_code read_input(const tokenize_options *o, str *in, const char **name,
     }
     if (o->n_operands == 0 && (!o->file || strcmp(o->file, "-") == 0)) {
         *name = "standard input";
-        rc = read_stdin(in, st);
+        rc = input_read_stdin(in, MAX_INPUT_BYTES, st);
     } else if (o->file) {
         char *text;
         size_t n;
