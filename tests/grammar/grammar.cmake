@@ -19,3 +19,10 @@ di_test(constrained_test SOURCES ${CMAKE_CURRENT_LIST_DIR}/constrained_test.c
         USES base formats checkpoint tensor kernels tokenizer kv recipe model dspark sampler sched
              engine grammar
         LABELS engine TIMEOUT 900)
+
+# Names of the library with the wrong version.
+add_library(fake_llguidance SHARED ${CMAKE_CURRENT_LIST_DIR}/fake_llguidance.c)
+di_test(grammar_test SOURCES ${CMAKE_CURRENT_LIST_DIR}/grammar_test.c USES base tokenizer grammar
+        LABELS unit thread)
+add_dependencies(grammar_test fake_llguidance)
+target_compile_definitions(grammar_test PRIVATE FAKE_LIBRARY="$<TARGET_FILE:fake_llguidance>")
