@@ -6,3 +6,4 @@ di_bench(bench_kernels SOURCES kernels.c kernels_matrix.c kernels_rows.c bench.c
 target_include_directories(bench_kernels PRIVATE ${PROJECT_SOURCE_DIR}/tests)
 di_bench(bench_steps SOURCES steps.c bench.c peak.c peak_loops.c
          USES base formats checkpoint tensor kernels tokenizer kv model LINK m)
+di_bench(bench_cuda SOURCES cuda_kernels.c USES base formats tensor kernels)

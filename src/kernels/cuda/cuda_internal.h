@@ -25,6 +25,9 @@ extern "C" {
 
 #define Q8_COLS 32 /* columns of a scale: Q8, FP8 tiles, FP4 groups */
 
+/* Kinds of packed panels (gemm.cuh); weight.packed. */
+enum { PACK_NONE, PACK_FP4, PACK_FP8, PACK_BF16 };
+
 /* A matrix or table in device memory as stored: codes, then scales. */
 struct weight {
     weight_kind kind;
@@ -32,20 +35,26 @@ struct weight {
     int64_t rows0; /* rows of the first part; its last tile of scales may be ragged */
     const void *data;
     const uint8_t *scale;
+    int packed;                   /* kind of panels in `data` (gemm.cuh); 0: as stored */
     struct cuda_experts *experts; /* of load_experts, else NULL */
     void *mem;
 };
 
-/* Routed experts of a layer, E2M1 [n_experts][rows][cols/2] and UE8M0 [n_experts][rows][cols/32],
- * and the shared one: [0] = w1, [1] = w3, [2] = w2. */
+/* Routed experts of a layer and the shared one. As stored: E2M1 [n_experts][rows][cols/2] and UE8M0
+ * [n_experts][rows][cols/32], [0] = w1, [1] = w3, [2] = w2. Packed: panels of w1 and w3 with their
+ * rows in turn, and of w2; routed [n_experts]. */
 typedef struct cuda_experts {
     int n_experts, hidden, inter;
+    bool packed;
     const uint8_t *code[3], *scale[3];
     weight shared[3];
+    const uint8_t *up, *down, *shared_up, *shared_down;
 } cuda_experts;
 
 /* Scratch in device memory, sized by reserve(). */
 typedef struct cuda_scratch {
+    int32_t *tile; /* [n_max_tiles] pairs (expert, token tile), then their number */
+    int n_max_tiles;
     int32_t *slot, *first;       /* experts: slots (row * k + i) by expert; [n_experts + 1] */
     uint16_t *h;                 /* [slots + rows][inter]: inputs of w2, the shared expert's last */
     uint16_t *ye;                /* [slots + rows][hidden]: outputs of experts before the sum */
@@ -60,6 +69,7 @@ typedef struct cuda_impl {
     cudaError_t error; /* the first since the last finish */
     const char *where;
     uint64_t n_launches;
+    int n_processors;
     int max_keys; /* of one attention row */
     cuda_scratch s;
     void *mem; /* all scratch */
@@ -79,6 +89,14 @@ void cuda_hc(cuda_impl *c, const hc_args *a);
 void cuda_tap(cuda_impl *c, const tap_args *a);
 void cuda_quantize(cuda_impl *c, const quantize_args *a);
 void cuda_linear(cuda_impl *c, const linear_args *a);
+
+/* Packed weights (gemm.cuh, pack.cu). data2 of the same shape: rows in turn, 8 by 8; `rows` are
+ * then those of both. */
+bool cuda_can_pack(int64_t rows, int64_t cols);
+bool cuda_scales_fit(int mode, const uint8_t *scale, size_t n); /* host memory */
+size_t cuda_packed_bytes(int mode, int64_t rows, int64_t cols);
+void cuda_pack(cuda_impl *c, int mode, const void *data, const uint8_t *scale, const void *data2,
+               const uint8_t *scale2, int64_t rows, int64_t cols, uint8_t *out);
 void cuda_qkv(cuda_impl *c, const qkv_args *a);
 void cuda_compress_pool(cuda_impl *c, const compress_pool_args *a);
 void cuda_compress_store(cuda_impl *c, const compress_store_args *a);

@@ -130,3 +130,15 @@ static __device__ __forceinline__ void rotate(float *a, float *b, float c, float
     *a = bf16_round(x * c - y * s);
     *b = bf16_round(x * s + y * c);
 }
+
+/* h = bf(w * (silu(g) * u)), w the routing weight; 1 for the shared expert. */
+static __device__ __forceinline__ float swiglu(float g, float u, float limit, float w)
+{
+    g = bf16_round(g);
+    u = bf16_round(u);
+    if (limit > 0) {
+        u = fminf(fmaxf(u, -limit), limit);
+        g = fminf(g, limit);
+    }
+    return bf16_round(w * (g / (1.0f + expf(-g)) * u));
+}

@@ -1,6 +1,7 @@
-/* Linear layers for any shape: a warp makes one output column of a few rows. Lane l sums the inputs
- * l, l + 32, ... in order, then the lanes are added in a fixed tree. */
-#include "kernels/cuda/device.cuh"
+/* Linear layers. Packed weights go to the matrix units; for any other shape, a warp makes one
+ * output column of a few rows. Lane l sums the inputs l, l + 32, ... in order, then the lanes are
+ * added in a fixed tree. */
+#include "kernels/cuda/gemm.cuh"
 
 #define ROWS 8 /* rows that share a decoded weight */
 
@@ -54,19 +55,53 @@ static __global__ void linear_kernel(linear_args a, weight w, int64_t groups)
     }
 }
 
-void cuda_linear(cuda_impl *c, const linear_args *a)
+static void linear_packed(cuda_impl *c, const linear_args *a, int64_t groups)
 {
     const weight *w = a->w;
-    int64_t groups = a->groups > 1 ? a->groups : 1;
+    gemm_job j = {};
+
+    j.w = (const uint8_t *)w->data;
+    j.n_blocks = (int)(w->rows / ROW_BLOCK);
+    j.n_panels = (int)(w->cols / PANEL);
+    j.chunk = j.n_panels / chunks_of(j.n_panels);
+    j.end = a->out != LINEAR_F32 ? END_ACT : a->accumulate ? END_ADD : END_F32;
+    j.x = (const bf16 *)a->x;
+    j.x_stride = groups * w->cols;
+    j.x_div = 1;
+    j.group_rows = groups > 1 ? (int)(w->rows / groups) : 0;
+    j.n = a->n;
+    j.y = a->y;
+    j.y_stride = w->rows;
+    if (j.group_rows % 16)
+        cuda_note(c, cudaErrorNotSupported, "linear: groups of fewer than 16 rows");
+    if (a->n <= 16 || j.group_rows % ROW_BLOCK)
+        cuda_stream(c, w->packed, &j, (a->n + 15) / 16);
+    else
+        cuda_gemm(c, w->packed, &j, a->n <= 32 ? 32 : a->n <= 64 ? 64 : 128);
+}
+
+static void linear_stored(cuda_impl *c, const linear_args *a, int64_t groups)
+{
+    const weight *w = a->w;
     dim3 grid((unsigned)((w->rows + WARPS - 1) / WARPS), (unsigned)((a->n + ROWS - 1) / ROWS));
 
     linear_kernel<<<grid, THREADS, 0, c->stream>>>(*a, *w, groups);
     cuda_launched(c, "linear");
+}
+
+void cuda_linear(cuda_impl *c, const linear_args *a)
+{
+    int64_t groups = a->groups > 1 ? a->groups : 1;
+
+    if (a->w->packed)
+        linear_packed(c, a, groups);
+    else
+        linear_stored(c, a, groups);
     if (a->out == LINEAR_Q8) {
         quantize_args q = {};
 
         q.n = a->n;
-        q.cols = (int)w->rows;
+        q.cols = (int)a->w->rows;
         q.x = q.q8 = a->y;
         cuda_quantize(c, &q);
     }

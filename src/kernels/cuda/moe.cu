@@ -1,5 +1,5 @@
 /* Mixture of experts (kernels/moe.h): routing, and experts for any shape. */
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/gemm.cuh"
 
 /* ---- route ---- */
 
@@ -138,18 +138,6 @@ typedef struct experts_job {
     bf16 *h, *ye;
 } experts_job;
 
-/* h = bf(w * (silu(g) * u)), w the routing weight; 1 for the shared expert. */
-static __device__ float swiglu(float g, float u, float limit, float w)
-{
-    g = bf16_round(g);
-    u = bf16_round(u);
-    if (limit > 0) {
-        u = fminf(fmaxf(u, -limit), limit);
-        g = fminf(g, limit);
-    }
-    return bf16_round(w * (g / (1.0f + expf(-g)) * u));
-}
-
 /* Slots of expert e: routed ones through the list, the shared expert's behind them. */
 static __device__ void slots_of(const experts_job &j, int e, int *lo, int *hi)
 {
@@ -236,6 +224,92 @@ static __global__ void sum_kernel(experts_job j, const int32_t *ids, bf16 *y)
     }
 }
 
+/* Tiles of at most n_tile tokens, expert by expert; one block. */
+static __global__ void tiles_kernel(const int32_t *first, int n_experts, int n_tile, int2 *tile,
+                                    int32_t *n_tiles)
+{
+    __shared__ int end[MAX_EXPERTS]; /* tiles up to and with an expert */
+
+    for (int e = threadIdx.x; e < n_experts; e += THREADS)
+        end[e] = (first[e + 1] - first[e] + n_tile - 1) / n_tile;
+    for (int d = 1; d < n_experts; d *= 2) {
+        int sum[MAX_EXPERTS / THREADS];
+
+        __syncthreads();
+        for (int i = 0; i < MAX_EXPERTS / THREADS; i++) {
+            int e = i * THREADS + threadIdx.x;
+
+            sum[i] = e < n_experts ? end[e] + (e >= d ? end[e - d] : 0) : 0;
+        }
+        __syncthreads();
+        for (int i = 0; i < MAX_EXPERTS / THREADS; i++)
+            if (i * THREADS + threadIdx.x < n_experts)
+                end[i * THREADS + threadIdx.x] = sum[i];
+    }
+    __syncthreads();
+    for (int e = threadIdx.x; e < n_experts; e += THREADS)
+        for (int at = e > 0 ? end[e - 1] : 0, i = 0; at < end[e]; at++, i++)
+            tile[at] = make_int2(e, i);
+    if (threadIdx.x == 0)
+        *n_tiles = end[n_experts - 1];
+}
+
+/* One of the four products of packed experts. */
+static gemm_job packed_job(cuda_impl *c, const experts_args *a, bool up, bool routed)
+{
+    const cuda_experts *x = a->w->experts;
+    int64_t rows = up ? 2 * x->inter : x->hidden, cols = up ? x->hidden : x->inter;
+    int64_t shared0 = (int64_t)a->n * a->k; /* first slot of the shared expert */
+    gemm_job j = {};
+
+    j.n_blocks = (int)(rows / ROW_BLOCK);
+    j.n_panels = (int)(cols / PANEL);
+    j.chunk = j.n_panels / chunks_of(j.n_panels);
+    j.n = a->n;
+    j.end = up ? END_SWIGLU : END_ACT;
+    j.limit = a->limit;
+    j.x = up ? (const bf16 *)a->x_q8 : c->s.h;
+    j.x_stride = cols;
+    j.x_div = up && routed ? a->k : 1;
+    j.y = up ? c->s.h : c->s.ye;
+    j.y_stride = up ? x->inter : x->hidden;
+    if (routed) {
+        j.w = up ? x->up : x->down;
+        j.expert_bytes = (int64_t)cuda_packed_bytes(PACK_FP4, rows, cols);
+        j.tile = (const int2 *)c->s.tile;
+        j.n_tiles = c->s.tile + 2 * c->s.n_max_tiles;
+        j.slot = c->s.slot;
+        j.first = c->s.first;
+        j.weights = a->weights;
+    } else {
+        j.w = up ? x->shared_up : x->shared_down;
+        j.y = (bf16 *)j.y + shared0 * j.y_stride;
+        if (!up)
+            j.x += shared0 * cols;
+    }
+    return j;
+}
+
+static void multiply(cuda_impl *c, const experts_args *a, bool up, int tile)
+{
+    gemm_job routed = packed_job(c, a, up, true), shared = packed_job(c, a, up, false);
+    int slots = a->n * a->k, experts = a->w->experts->n_experts;
+
+    if (a->n <= 16) {
+        cuda_stream(c, PACK_FP4, &routed, slots < experts ? slots : experts);
+        cuda_stream(c, PACK_FP8, &shared, 1);
+    } else {
+        cuda_gemm(c, PACK_FP4, &routed, tile);
+        cuda_gemm(c, PACK_FP8, &shared, a->n <= 32 ? 32 : a->n <= 64 ? 64 : 128);
+    }
+}
+
+/* Tokens of a tile for about `n` per expert. */
+static int expert_tile(int n)
+{
+    return n <= 24 ? 32 : n <= 64 ? 64 : 128;
+}
+
 void cuda_moe(cuda_impl *c, const experts_args *a)
 {
     const cuda_experts *x = a->w->experts;
@@ -243,21 +317,34 @@ void cuda_moe(cuda_impl *c, const experts_args *a)
                      a->weights, c->s.slot, c->s.first, c->s.h,   c->s.ye};
     dim3 up((unsigned)((x->inter + WARPS - 1) / WARPS), (unsigned)x->n_experts + 1);
     dim3 down((unsigned)((x->hidden + WARPS - 1) / WARPS), (unsigned)x->n_experts + 1);
+    int tile = expert_tile(a->n * a->k / x->n_experts);
     quantize_args q = {};
 
-    if (a->k > 64)
-        cuda_note(c, cudaErrorNotSupported, "experts: more than 64 per row");
+    if (a->k > 64 || x->n_experts > MAX_EXPERTS)
+        cuda_note(c, cudaErrorNotSupported, "experts: more than 64 per row, or than 1024");
     group_kernel<<<x->n_experts + 1, THREADS, 0, c->stream>>>(a->ids, a->n * a->k, x->n_experts,
                                                               c->s.slot, c->s.first);
     cuda_launched(c, "experts");
-    expert_kernel<true><<<up, THREADS, 0, c->stream>>>(j);
-    cuda_launched(c, "experts");
+    if (x->packed) {
+        tiles_kernel<<<1, THREADS, 0, c->stream>>>(c->s.first, x->n_experts, a->n <= 16 ? 16 : tile,
+                                                   (int2 *)c->s.tile,
+                                                   c->s.tile + 2 * c->s.n_max_tiles);
+        cuda_launched(c, "experts");
+        multiply(c, a, true, tile);
+    } else {
+        expert_kernel<true><<<up, THREADS, 0, c->stream>>>(j);
+        cuda_launched(c, "experts");
+    }
     q.n = a->n * (a->k + 1);
     q.cols = x->inter;
     q.x = q.q8 = c->s.h;
     cuda_quantize(c, &q);
-    expert_kernel<false><<<down, THREADS, 0, c->stream>>>(j);
-    cuda_launched(c, "experts");
+    if (x->packed) {
+        multiply(c, a, false, tile);
+    } else {
+        expert_kernel<false><<<down, THREADS, 0, c->stream>>>(j);
+        cuda_launched(c, "experts");
+    }
     sum_kernel<<<a->n, THREADS, 0, c->stream>>>(j, a->ids, (bf16 *)a->y);
     cuda_launched(c, "experts");
 }

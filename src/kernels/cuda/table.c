@@ -1,6 +1,6 @@
 /* The operation table of the CUDA back end: memory, weights, errors. Host C; the only exported name
  * is deepinfer_cuda_open. */
-#include "kernels/cuda/cuda_internal.h"
+#include "kernels/cuda/cuda_host.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -8,14 +8,6 @@
 #include "base/mem.h"
 #include "formats/scalar.h"
 #include "kernels/cuda/library.h"
-#include "kernels/kernels.h"
-
-#define ALIGN 256
-
-static size_t aligned(size_t n)
-{
-    return (n + ALIGN - 1) / ALIGN * ALIGN;
-}
 
 /* ---- errors ---- */
 
@@ -33,21 +25,12 @@ void cuda_launched(cuda_impl *c, const char *what)
     cuda_note(c, cudaGetLastError(), what);
 }
 
-static di_code device_error(di_status *st, cudaError_t e, const char *what)
+di_code cuda_error(di_status *st, cudaError_t e, const char *what)
 {
     cudaGetLastError(); /* forget it, unless it is one that stays */
     return di_fail(st, e == cudaErrorMemoryAllocation ? DI_E_NOMEM : DI_E_DEVICE,
                    "the GPU failed in %s: %s", what, cudaGetErrorString(e));
 }
-
-#define CU_TRY(call, what)                                                                         \
-    do {                                                                                           \
-        cudaError_t e_ = (call);                                                                   \
-        if (e_ != cudaSuccess) {                                                                   \
-            rc = device_error(st, e_, what);                                                       \
-            goto done;                                                                             \
-        }                                                                                          \
-    } while (0)
 
 static di_code op_finish(kernels *k, di_status *st)
 {
@@ -56,7 +39,7 @@ static di_code op_finish(kernels *k, di_status *st)
 
     cuda_note(c, cudaStreamSynchronize(c->stream), "an operation");
     if (c->error != cudaSuccess)
-        rc = device_error(st, c->error, c->where);
+        rc = cuda_error(st, c->error, c->where);
     c->error = cudaSuccess;
     return rc;
 }
@@ -82,7 +65,7 @@ static void op_close(kernels *k)
 }
 
 /* The back end's state, made at the first need. */
-static di_code need_impl(kernels *k, di_status *st)
+di_code cuda_need_impl(kernels *k, di_status *st)
 {
     di_code rc = DI_OK;
     cuda_impl *c;
@@ -93,6 +76,8 @@ static di_code need_impl(kernels *k, di_status *st)
     if (!c)
         return di_fail(st, DI_E_NOMEM, "no memory for back end \"cuda\"");
     CU_TRY(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "making a stream");
+    CU_TRY(cudaDeviceGetAttribute(&c->n_processors, cudaDevAttrMultiProcessorCount, 0),
+           "asking for its size");
     CU_TRY(cudaEventCreateWithFlags(&c->s.staged, cudaEventDisableTiming), "making an event");
 done:
     if (rc)
@@ -103,7 +88,7 @@ done:
 /* ---- scratch ---- */
 
 typedef struct scratch_sizes {
-    size_t slot, first, h, ye, z, stage;
+    size_t tile, slot, first, h, ye, z, stage;
 } scratch_sizes;
 
 /* What sample() points at: room for the worst row, and for plain rows with a mask each. */
@@ -119,17 +104,19 @@ static scratch_sizes sizes_of(const kernel_limits *l)
 {
     size_t rows = (size_t)l->n_rows, slots = rows * (size_t)(l->n_active + 1);
 
-    return (scratch_sizes){.slot = aligned(slots * sizeof(int32_t)),
-                           .first = aligned(((size_t)l->n_experts + 1) * sizeof(int32_t)),
-                           .h = aligned(slots * (size_t)l->moe_inter * sizeof(uint16_t)),
-                           .ye = aligned(slots * (size_t)l->hidden * sizeof(uint16_t)),
-                           .z = aligned((size_t)l->n_logit_rows * (size_t)l->vocab * sizeof(float)),
-                           .stage = aligned(stage_needed(l))};
+    return (scratch_sizes){
+        .tile = cuda_aligned((slots / 32 + (size_t)l->n_experts + 2) * 8),
+        .slot = cuda_aligned(slots * sizeof(int32_t)),
+        .first = cuda_aligned(((size_t)l->n_experts + 1) * sizeof(int32_t)),
+        .h = cuda_aligned(slots * (size_t)l->moe_inter * sizeof(uint16_t)),
+        .ye = cuda_aligned(slots * (size_t)l->hidden * sizeof(uint16_t)),
+        .z = cuda_aligned((size_t)l->n_logit_rows * (size_t)l->vocab * sizeof(float)),
+        .stage = cuda_aligned(stage_needed(l))};
 }
 
 static size_t total(const scratch_sizes *z)
 {
-    return z->slot + z->first + z->h + z->ye + z->z + z->stage;
+    return z->tile + z->slot + z->first + z->h + z->ye + z->z + z->stage;
 }
 
 static size_t op_scratch_bytes(const kernels *k, const kernel_limits *l)
@@ -156,7 +143,7 @@ static di_code op_reserve(kernels *k, const kernel_limits *l, di_status *st)
     cuda_impl *c;
     uint8_t *at = NULL;
 
-    DI_TRY(need_impl(k, st));
+    DI_TRY(cuda_need_impl(k, st));
     c = k->impl;
     CU_TRY(cudaStreamSynchronize(c->stream), "an operation");
     cudaFree(c->mem);
@@ -166,6 +153,8 @@ static di_code op_reserve(kernels *k, const kernel_limits *l, di_status *st)
     CU_TRY(cudaHostAlloc((void **)&c->s.stage_host, z.stage, cudaHostAllocDefault),
            "reserving pinned memory");
     at = c->mem;
+    c->s.tile = carve(&at, z.tile);
+    c->s.n_max_tiles = (int)(z.tile / 8) - 1;
     c->s.slot = carve(&at, z.slot);
     c->s.first = carve(&at, z.first);
     c->s.h = carve(&at, z.h);
@@ -184,161 +173,6 @@ static size_t op_q8_row_bytes(const kernels *k, int cols)
     return (size_t)cols * sizeof(uint16_t);
 }
 
-/* ---- weights ---- */
-
-static int64_t rows_of(const weight_src *s)
-{
-    return s->part[0].rows + (s->n_parts > 1 ? s->part[1].rows : 0);
-}
-
-static size_t element_bytes(weight_kind kind)
-{
-    if (kind == WEIGHT_FP8 || kind == WEIGHT_FP8_TABLE)
-        return 1;
-    return kind == WEIGHT_VEC_F32 || kind == WEIGHT_F32 ? 4 : 2;
-}
-
-static size_t data_bytes(weight_kind kind, int64_t rows, int64_t cols)
-{
-    return (size_t)rows * (size_t)cols * element_bytes(kind);
-}
-
-static size_t scale_bytes(weight_kind kind, int64_t rows, int64_t cols)
-{
-    if (kind == WEIGHT_FP8)
-        return (size_t)((rows + Q8_COLS - 1) / Q8_COLS) * (size_t)((cols + Q8_COLS - 1) / Q8_COLS);
-    return kind == WEIGHT_FP8_TABLE ? (size_t)rows * (size_t)(cols / Q8_COLS) : 0;
-}
-
-static size_t op_weight_bytes(const kernels *k, const weight_src *s)
-{
-    size_t n = aligned(data_bytes(s->kind, rows_of(s), s->cols));
-
-    (void)k;
-    for (int i = 0; i < s->n_parts; i++)
-        n += scale_bytes(s->kind, s->part[i].rows, s->cols);
-    return aligned(n);
-}
-
-static void op_unload(kernels *k, weight *w)
-{
-    (void)k;
-    if (!w)
-        return;
-    cudaFree(w->mem);
-    mem_free(w->experts);
-    mem_free(w);
-}
-
-/* Copy what the file holds to *at, and move on. The file's pages may be dropped afterwards. */
-static cudaError_t upload(const kernels *k, uint8_t **at, const void *from, size_t bytes)
-{
-    const cuda_impl *c = k->impl;
-    cudaError_t e = cudaMemcpyAsync(*at, from, bytes, cudaMemcpyHostToDevice, c->stream);
-
-    *at += bytes;
-    return e;
-}
-
-static di_code op_load(kernels *k, const weight_src *s, weight **out, di_status *st)
-{
-    di_code rc = DI_OK;
-    weight *w = mem_try_calloc(1, sizeof *w);
-    uint8_t *at;
-
-    *out = NULL;
-    if (!w)
-        return di_fail(st, DI_E_NOMEM, "no memory for weight \"%s\"", s->name);
-    DI_TRY(need_impl(k, st));
-    w->kind = s->kind;
-    w->cols = s->cols;
-    w->rows = rows_of(s);
-    w->rows0 = s->part[0].rows;
-    CU_TRY(cudaMalloc(&w->mem, op_weight_bytes(k, s)), s->name);
-    w->data = at = w->mem;
-    for (int i = 0; i < s->n_parts; i++)
-        CU_TRY(upload(k, &at, s->part[i].data, data_bytes(s->kind, s->part[i].rows, s->cols)),
-               s->name);
-    w->scale = at = (uint8_t *)w->mem + aligned(data_bytes(s->kind, w->rows, w->cols));
-    for (int i = 0; i < s->n_parts; i++)
-        CU_TRY(upload(k, &at, s->part[i].scale, scale_bytes(s->kind, s->part[i].rows, s->cols)),
-               s->name);
-    *out = w;
-    w = NULL;
-done:
-    op_unload(k, w);
-    return rc;
-}
-
-static size_t op_experts_bytes(const kernels *k, const experts_src *s)
-{
-    size_t one = (size_t)s->hidden * (size_t)s->inter, n = (size_t)s->n_experts;
-
-    (void)k;
-    return 3 * (aligned(n * one / 2) + aligned(n * one / Q8_COLS) + aligned(one) +
-                aligned(scale_bytes(WEIGHT_FP8, s->hidden, s->inter)));
-}
-
-/* Matrix m of all routed experts and of the shared one. */
-static cudaError_t upload_matrix(const kernels *k, cuda_experts *x, int m, const fp4_part *part,
-                                 const weight_part *shared, uint8_t **at)
-{
-    size_t one = (size_t)x->hidden * (size_t)x->inter;
-    int64_t cols = m == 2 ? x->inter : x->hidden;
-    cudaError_t e = cudaSuccess;
-    uint8_t *to = *at;
-
-    x->code[m] = to;
-    for (int i = 0; i < x->n_experts && !e; i++)
-        e = upload(k, &to, part[i].data, one / 2);
-    x->scale[m] = to = *at += aligned((size_t)x->n_experts * one / 2);
-    for (int i = 0; i < x->n_experts && !e; i++)
-        e = upload(k, &to, part[i].scale, one / Q8_COLS);
-    to = *at += aligned((size_t)x->n_experts * one / Q8_COLS);
-    x->shared[m] = (weight){.kind = WEIGHT_FP8,
-                            .rows = shared->rows,
-                            .rows0 = shared->rows,
-                            .cols = cols,
-                            .data = to,
-                            .scale = to + aligned(one)};
-    if (!e)
-        e = upload(k, &to, shared->data, one);
-    to = *at += aligned(one);
-    if (!e)
-        e = upload(k, &to, shared->scale, scale_bytes(WEIGHT_FP8, shared->rows, cols));
-    *at += aligned(scale_bytes(WEIGHT_FP8, x->hidden, x->inter));
-    return e;
-}
-
-static di_code op_load_experts(kernels *k, const experts_src *s, weight **out, di_status *st)
-{
-    const fp4_part *part[3] = {s->w1, s->w3, s->w2};
-    const weight_part *shared[3] = {&s->shared_w1, &s->shared_w3, &s->shared_w2};
-    di_code rc = DI_OK;
-    weight *w = mem_try_calloc(1, sizeof *w);
-    cuda_experts *x = mem_try_calloc(1, sizeof *x);
-    uint8_t *at;
-
-    *out = NULL;
-    if (!w || !x) {
-        mem_free(w);
-        mem_free(x);
-        return di_fail(st, DI_E_NOMEM, "no memory for the experts \"%s\"", s->name);
-    }
-    w->experts = x;
-    DI_TRY(need_impl(k, st));
-    *x = (cuda_experts){.n_experts = s->n_experts, .hidden = s->hidden, .inter = s->inter};
-    CU_TRY(cudaMalloc(&w->mem, op_experts_bytes(k, s)), s->name);
-    at = w->mem;
-    for (int m = 0; m < 3; m++)
-        CU_TRY(upload_matrix(k, x, m, part[m], shared[m], &at), s->name);
-    *out = w;
-    w = NULL;
-done:
-    op_unload(k, w);
-    return rc;
-}
-
 /* ---- buffers ---- */
 
 static void *op_buf_new(kernels *k, size_t bytes)
@@ -346,7 +180,7 @@ static void *op_buf_new(kernels *k, size_t bytes)
     cuda_impl *c;
     void *p = NULL;
 
-    if (need_impl(k, NULL) || cudaMalloc(&p, bytes) != cudaSuccess) {
+    if (cuda_need_impl(k, NULL) || cudaMalloc(&p, bytes) != cudaSuccess) {
         cudaGetLastError();
         return NULL;
     }
@@ -369,7 +203,7 @@ static void *op_shared_new(kernels *k, size_t bytes)
 {
     void *p = NULL;
 
-    if (need_impl(k, NULL) || cudaHostAlloc(&p, bytes, cudaHostAllocDefault) != cudaSuccess) {
+    if (cuda_need_impl(k, NULL) || cudaHostAlloc(&p, bytes, cudaHostAllocDefault) != cudaSuccess) {
         cudaGetLastError();
         return NULL;
     }
@@ -469,11 +303,11 @@ static uint64_t op_n_launches(const kernels *k)
 
 static const kernel_ops ops = {
     .name = "cuda",
-    .load = op_load,
-    .load_experts = op_load_experts,
-    .unload = op_unload,
-    .weight_bytes = op_weight_bytes,
-    .experts_bytes = op_experts_bytes,
+    .load = cuda_load,
+    .load_experts = cuda_load_experts,
+    .unload = cuda_unload,
+    .weight_bytes = cuda_weight_bytes,
+    .experts_bytes = cuda_experts_bytes,
     .scratch_bytes = op_scratch_bytes,
     .reserve = op_reserve,
     .q8_row_bytes = op_q8_row_bytes,

@@ -1,0 +1,345 @@
+/* Operations of the CUDA back end at the real geometry, on generated weights that rotate so that L2
+ * does not hold them. Every case runs back to back for at least MIN_MS; the time is wall clock over
+ * the calls of a run, so cases of a few microseconds are bound by launching.
+ *
+ *   bench_cuda [--only TEXT]     CSV: name,case,us,GB/s,TFLOP/s  (weights' bytes; useful products)
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "kernels/kernels.h"
+
+#define HIDDEN   5120
+#define INTER    2304
+#define EXPERTS  48 /* of one rank of eight */
+#define ACTIVE   6
+#define MAX_ROWS 16384
+#define MIN_MS   60
+#define COPIES   16
+
+static kernels *k;
+static const char *only = "";
+
+static void check(di_code rc, const di_status *st)
+{
+    if (rc == DI_OK)
+        return;
+    fprintf(stderr, "%s\n", st->message);
+    exit(2);
+}
+
+static void *host_bytes(size_t n, uint32_t seed)
+{
+    uint64_t *p = mem_try_calloc((n + 7) / 8, 8), x = 0x9E3779B97F4A7C15u * (seed + 1u);
+
+    DI_CHECK(p);
+    for (size_t i = 0; i < (n + 7) / 8; i++) {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        p[i] = x;
+    }
+    return p;
+}
+
+static uint8_t *scale_bytes(size_t n)
+{
+    uint8_t *p = host_bytes(n, 5);
+
+    for (size_t i = 0; i < n; i++)
+        p[i] = (uint8_t)(117 + p[i] % 5);
+    return p;
+}
+
+static void *device(size_t bytes)
+{
+    void *p = k->ops->buf_new(k, bytes);
+
+    if (!p) {
+        fprintf(stderr, "no memory for %zu bytes on the device\n", bytes);
+        exit(2);
+    }
+    return p;
+}
+
+/* bf16 numbers of about 1, as q8 rows. */
+static void *rows_of(int n, int cols)
+{
+    size_t count = (size_t)n * (size_t)cols;
+    void *x = device(count * 2);
+    uint16_t *h = host_bytes(count * 2, 11);
+
+    for (size_t i = 0; i < count; i++)
+        h[i] = (uint16_t)((h[i] & 0x80FFu) | 0x3F00u);
+    k->ops->put(k, x, h, count * 2);
+    k->ops->quantize(k, &(quantize_args){.n = n, .cols = cols, .x = x, .q8 = x});
+    mem_free(h);
+    return x;
+}
+
+typedef struct run {
+    void (*fn)(void *arg, int i);
+    void *arg;
+} run;
+
+static bool wanted(const char *name)
+{
+    return strstr(name, only);
+}
+
+/* Seconds per call: the median of five batches. */
+static void report(const char *name, const char *what, double bytes, double flop, run r)
+{
+    double t[5];
+    int n = 1;
+    di_status st = {0};
+
+    if (!wanted(name))
+        return;
+    for (int round = -2; round < 5;) {
+        uint64_t begin = clock_ns();
+        double ms;
+
+        for (int i = 0; i < n; i++)
+            r.fn(r.arg, i);
+        check(k->ops->finish(k, &st), &st);
+        ms = (double)(clock_ns() - begin) * 1e-6;
+        if (round >= 0)
+            t[round] = ms / n * 1e-3;
+        if (round < 0 && ms < MIN_MS / 5.0)
+            n = ms > 0.1 ? (int)(n * MIN_MS / 5.0 / ms) + 1 : n * 16;
+        else
+            round++;
+    }
+    for (int i = 1; i < 5; i++)
+        for (int j = i; j > 0 && t[j] < t[j - 1]; j--) {
+            double swap = t[j];
+
+            t[j] = t[j - 1];
+            t[j - 1] = swap;
+        }
+    printf("%s,%s,%.1f,%.0f,%.1f\n", name, what, t[2] * 1e6, bytes / t[2] * 1e-9,
+           flop / t[2] * 1e-12);
+    fflush(stdout);
+}
+
+/* ---- linears ---- */
+
+typedef struct linear_case {
+    weight *w[COPIES];
+    int n_weights;
+    linear_args a;
+} linear_case;
+
+static void run_linear(void *arg, int i)
+{
+    linear_case *c = arg;
+
+    c->a.w = c->w[i % c->n_weights];
+    k->ops->linear(k, &c->a);
+}
+
+static void linear_shape(const char *name, weight_kind kind, int64_t rows, int64_t cols, int groups,
+                         const int *n, int n_n)
+{
+    linear_case c = {0};
+    size_t bytes = (size_t)(rows * cols) * (kind == WEIGHT_BF16 ? 2 : 1);
+    uint8_t *codes, *scales;
+    weight_src s = {.name = name, .kind = kind, .cols = cols, .n_parts = 1};
+    di_status st = {0};
+
+    if (!wanted(name))
+        return;
+    codes = host_bytes(bytes, 1);
+    scales = scale_bytes((size_t)(rows * cols / 1024));
+    for (size_t i = 0; i < bytes; i++) /* finite: no NaN of E4M3, small exponents of bf16 */
+        if (kind == WEIGHT_FP8)
+            codes[i] = (codes[i] & 0x7Fu) == 0x7Fu ? 0 : codes[i];
+        else if (i % 2)
+            codes[i] = (uint8_t)((codes[i] & 0x80u) | 0x3Cu);
+    s.part[0] = (weight_part){.data = codes, .scale = scales, .rows = rows};
+    c.n_weights = (int)(((size_t)400 << 20) / bytes) + 1;
+    c.n_weights = c.n_weights > COPIES ? COPIES : c.n_weights;
+    for (int i = 0; i < c.n_weights; i++)
+        check(k->ops->load(k, &s, &c.w[i], &st), &st);
+    c.a = (linear_args){.groups = groups,
+                        .x_is_act = groups > 1,
+                        .out = kind == WEIGHT_BF16 ? LINEAR_F32 : LINEAR_ACT,
+                        .x = rows_of(n[n_n - 1], (int)cols * groups),
+                        .y = device((size_t)n[n_n - 1] * (size_t)rows * 4)};
+    for (int i = 0; i < n_n; i++) {
+        char what[64];
+
+        c.a.n = n[i];
+        snprintf(what, sizeof what, "%lldx%lld %d rows", (long long)rows, (long long)cols, n[i]);
+        report(name, what, (double)bytes, 2.0 * (double)(rows * cols) * n[i],
+               (run){run_linear, &c});
+    }
+    for (int i = 0; i < c.n_weights; i++)
+        k->ops->unload(k, c.w[i]);
+    k->ops->buf_free(k, (void *)c.a.x);
+    k->ops->buf_free(k, c.a.y);
+    mem_free(codes);
+    mem_free(scales);
+}
+
+/* ---- experts ---- */
+
+static void run_experts(void *arg, int i)
+{
+    (void)i;
+    k->ops->experts(k, arg);
+}
+
+/* Tokens go round robin over the experts, so that each gets the same number of rows. */
+static void experts_all(void)
+{
+    const int n[] = {1, 4, 16, 64, 256, 1024, 4096};
+    const double one = 3.0 * HIDDEN * INTER;
+    fp4_part part[EXPERTS];
+    experts_src s = {.name = "experts", .n_experts = EXPERTS, .hidden = HIDDEN, .inter = INTER};
+    uint8_t *codes, *scales;
+    int32_t *ids, *ids_dev;
+    float *w;
+    experts_args a = {.k = ACTIVE, .limit = 10};
+    weight *experts;
+    di_status st = {0};
+
+    if (!wanted("experts"))
+        return;
+    codes = host_bytes((size_t)HIDDEN * INTER, 2);
+    scales = scale_bytes((size_t)HIDDEN * INTER / 32);
+    for (size_t i = 0; i < (size_t)HIDDEN * INTER; i++)
+        codes[i] = (codes[i] & 0x7Fu) == 0x7Fu ? 0 : codes[i];
+    for (int e = 0; e < EXPERTS; e++)
+        part[e] = (fp4_part){.data = codes + e * 4096, .scale = scales};
+    s.w1 = s.w3 = s.w2 = part;
+    s.shared_w1 = s.shared_w3 = (weight_part){.data = codes, .scale = scales, .rows = INTER};
+    s.shared_w2 = (weight_part){.data = codes, .scale = scales, .rows = HIDDEN};
+    check(k->ops->load_experts(k, &s, &experts, &st), &st);
+    ids = mem_try_calloc((size_t)MAX_ROWS * ACTIVE, sizeof *ids);
+    w = mem_try_calloc((size_t)MAX_ROWS * ACTIVE, sizeof *w);
+    DI_CHECK(ids && w);
+    for (int i = 0; i < MAX_ROWS * ACTIVE; i++) {
+        ids[i] = (i / ACTIVE * 7 + i % ACTIVE * 8) % EXPERTS;
+        w[i] = 0.25f;
+    }
+    a.w = experts;
+    a.x_q8 = rows_of(MAX_ROWS, HIDDEN);
+    a.ids = ids_dev = device((size_t)MAX_ROWS * ACTIVE * sizeof *ids);
+    a.weights = device((size_t)MAX_ROWS * ACTIVE * sizeof *w);
+    a.y = device((size_t)MAX_ROWS * HIDDEN * 2);
+    k->ops->put(k, ids_dev, ids, (size_t)MAX_ROWS * ACTIVE * sizeof *ids);
+    k->ops->put(k, (void *)a.weights, w, (size_t)MAX_ROWS * ACTIVE * sizeof *w);
+    for (size_t i = 0; i < ARRAY_LEN(n); i++) {
+        int used = n[i] * ACTIVE < EXPERTS ? n[i] * ACTIVE : EXPERTS;
+        char what[64];
+
+        a.n = n[i];
+        snprintf(what, sizeof what, "%d rows; %.3g per expert; shared expert", n[i],
+                 (double)n[i] * ACTIVE / EXPERTS);
+        report("experts", what, one * (used * 17.0 / 32 + 1), 2 * one * n[i] * (ACTIVE + 1),
+               (run){run_experts, &a});
+    }
+    k->ops->unload(k, experts);
+}
+
+/* ---- rows ---- */
+
+static void run_hc(void *arg, int i)
+{
+    (void)i;
+    k->ops->hc(k, arg);
+}
+
+static weight *plain_weight(weight_kind kind, int64_t rows, int64_t cols)
+{
+    size_t n = (size_t)(rows * cols) * (kind == WEIGHT_VEC_BF16 ? 2 : 4);
+    uint8_t *p = host_bytes(n, 3);
+    weight_src s = {
+        .name = "w", .kind = kind, .cols = cols, .n_parts = 1, .part = {{.data = p, .rows = rows}}};
+    weight *w;
+    di_status st = {0};
+
+    for (size_t i = 0; i < n; i++) /* numbers of about 2^-6 */
+        if (kind == WEIGHT_VEC_BF16 ? i % 2 : i % 4 == 3)
+            p[i] = (uint8_t)((p[i] & 0x80u) | 0x3Cu);
+    check(k->ops->load(k, &s, &w, &st), &st);
+    mem_free(p);
+    return w;
+}
+
+static void hc_all(void)
+{
+    const int n[] = {1, 64, 256, 1024, 4096};
+    hc_args a = {.hc = 4, .dim = HIDDEN, .eps = 1e-20f, .hc_eps = 1e-6f, .iters = 20};
+
+    if (!wanted("hc"))
+        return;
+    a.x = rows_of(MAX_ROWS, 4 * HIDDEN);
+    a.y = rows_of(MAX_ROWS, HIDDEN);
+    a.post = a.post_out = device((size_t)MAX_ROWS * 16);
+    a.comb = a.comb_out = device((size_t)MAX_ROWS * 64);
+    a.pre_in = device((size_t)MAX_ROWS * 16);
+    a.pre_out = device((size_t)MAX_ROWS * 16);
+    a.fn = plain_weight(WEIGHT_F32, 24, 4 * HIDDEN);
+    a.base = plain_weight(WEIGHT_VEC_F32, 1, 24);
+    a.scale = plain_weight(WEIGHT_VEC_F32, 1, 3);
+    a.norm = plain_weight(WEIGHT_VEC_BF16, 1, HIDDEN);
+    a.out = device((size_t)MAX_ROWS * HIDDEN * 2);
+    a.out_q8 = device((size_t)MAX_ROWS * HIDDEN * 2);
+    for (size_t i = 0; i < ARRAY_LEN(n); i++) {
+        char what[64];
+
+        a.n = n[i];
+        snprintf(what, sizeof what, "%d rows", n[i]);
+        report("hc", what, n[i] * 110e3, 0, (run){run_hc, &a});
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const int few[] = {1, 4, 16, 64, 256, 1024, 4096, 16384}, head[] = {1, 16, 64, 256};
+    kernels_options o = {.backend = "cuda"};
+    kernel_limits lim = {.n_rows = MAX_ROWS,
+                         .n_logit_rows = 16,
+                         .hidden = HIDDEN,
+                         .hc = 4,
+                         .n_heads = 64,
+                         .head_dim = 512,
+                         .window = 128,
+                         .max_linear_cols = 15360,
+                         .moe_inter = INTER,
+                         .n_experts = 384,
+                         .n_active = ACTIVE,
+                         .index_heads = 32,
+                         .index_dim = 128,
+                         .index_topk = 512,
+                         .cand_blocks = 2048,
+                         .cand_block = 8,
+                         .context = 1 << 17,
+                         .vocab = 129280};
+    di_status st = {0};
+
+    if (argc == 3 && strcmp(argv[1], "--only") == 0)
+        only = argv[2];
+    check(kernels_open(&k, &o, &st), &st);
+    check(k->ops->reserve(k, &lim, &st), &st);
+    printf("name,case,us,GB/s,TFLOP/s\n");
+    experts_all();
+    linear_shape("wqkv", WEIGHT_FP8, 1792, HIDDEN, 1, few, 8);
+    linear_shape("wq_b", WEIGHT_FP8, 32768, 1280, 1, few, 7);
+    linear_shape("wo_a", WEIGHT_FP8, 8192, 4096, 8, few, 7);
+    linear_shape("wo_b", WEIGHT_FP8, HIDDEN, 8192, 1, few, 8);
+    linear_shape("shared_up", WEIGHT_FP8, 2 * INTER, HIDDEN, 1, few, 8);
+    linear_shape("shared_down", WEIGHT_FP8, HIDDEN, INTER, 1, few, 8);
+    linear_shape("engram_wkv", WEIGHT_FP8, 25600, 6144, 1, few, 7);
+    linear_shape("router", WEIGHT_BF16, 384, HIDDEN, 1, few, 7);
+    linear_shape("head", WEIGHT_BF16, 129280, HIDDEN, 1, head, 4);
+    hc_all();
+    kernels_close(k);
+    return 0;
+}

@@ -1,0 +1,190 @@
+/* Weights in the order of matrix fragments, and what the two kernels over them share.
+ *
+ * A weight matrix [N, K] (N a multiple of 128, K of 128) is cut into panels of 64 rows and 64
+ * columns; a block of 128 rows has its two panels of the same columns side by side:
+ *   [N/128][K/64][2][panel]
+ * A panel holds, for each of 128 threads, the words of its A fragments of m64k16 (wgmma) or, a warp
+ * at a time, of m16k16 (mma.sync; the same layout), then the scales. Weights are decoded to bf16
+ * exactly: the code's bits are placed as a bf16 of a fixed power of two times the value, and one
+ * multiplication by the scale sets the exponent right.
+ *
+ * Sums: columns ascend in steps of 16 in one accumulator; after every chunk of panels (a constant
+ * of K) it is added to the total. Both kernels do so, and matrix units give the same bits for every
+ * number of rows, so bits do not depend on which kernel runs. */
+#pragma once
+
+#include "kernels/cuda/device.cuh"
+
+#define PANEL     64  /* rows and columns */
+#define ROW_BLOCK 128 /* rows */
+
+static __host__ __device__ constexpr int code_bytes(int mode)
+{
+    return mode == PACK_FP4 ? 2048 : mode == PACK_FP8 ? 4096 : 8192;
+}
+
+/* FP4: a word for each row and the row 8 below it: scale of (row, k block 0), (row + 8, 0),
+ * (row, 1), (row + 8, 1). FP8: such a word for each 16 rows. */
+static __host__ __device__ constexpr int panel_bytes(int mode)
+{
+    return code_bytes(mode) + (mode == PACK_FP4 ? 128 : mode == PACK_FP8 ? 16 : 0);
+}
+
+/* What a scale byte is stored as: exponent of the factor that undoes the placing of the bits. */
+static __host__ __device__ constexpr int scale_shift(int mode)
+{
+    return mode == PACK_FP4 ? 126 : 120;
+}
+
+static __device__ __forceinline__ uint32_t mul_bf16x2(uint32_t a, uint32_t b)
+{
+    uint32_t r;
+
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
+/* Byte i of a word of scales as a power of two in both halves. */
+static __device__ __forceinline__ uint32_t factor(uint32_t scales, int i)
+{
+    return __byte_perm(scales, 0, 0x4040 + 0x101 * i) << 7;
+}
+
+/* Eight E2M1 codes of a word -> the fragment of 16 columns. The codes of the pairs (row, k),
+ * (row + 8, k), (row, k + 8), (row + 8, k + 8) lie where few shifts bring them to bits 15, 8..6 of
+ * a half. Products by powers of two run on another pipe than shifts. */
+static __device__ __forceinline__ void decode_fp4(uint32_t w, uint32_t s0, uint32_t s1, uint32_t *a)
+{
+    a[0] = mul_bf16x2(w & 0x81C081C0u, s0);
+    a[1] = mul_bf16x2(w * 8u & 0x81C081C0u, s1);
+    a[2] = mul_bf16x2((w * 64u & 0x01C001C0u) | (w * 4u & 0x80008000u), s0);
+    a[3] = mul_bf16x2((w >> 3 & 0x01C001C0u) | (w * 2u & 0x80008000u), s1);
+}
+
+/* Four E4M3 codes of a word -> the fragment of 8 columns. */
+static __device__ __forceinline__ void decode_fp8(uint32_t w, uint32_t s0, uint32_t s1, uint32_t *a)
+{
+    a[0] = mul_bf16x2(w & 0x87F087F0u, s0);
+    a[1] = mul_bf16x2((w * 16u & 0x80F080F0u) | (w >> 4 & 0x07000700u), s1);
+}
+
+/* The words of one thread of one panel, as loaded. */
+template <int MODE> struct panel_words {
+    uint4 code[code_bytes(MODE) / 2048];
+    uint32_t scale;
+};
+
+/* `thread`: 0..127 of the panel. */
+template <int MODE>
+static __device__ __forceinline__ void load_panel(panel_words<MODE> *p, const uint8_t *panel,
+                                                  int thread)
+{
+#pragma unroll
+    for (int i = 0; i < code_bytes(MODE) / 2048; i++)
+        p->code[i] = ((const uint4 *)panel)[i * 128 + thread];
+    if (MODE == PACK_FP4)
+        p->scale =
+            ((const uint32_t *)(panel + code_bytes(MODE)))[thread / 32 * 8 + thread % 32 / 4];
+    if (MODE == PACK_FP8)
+        p->scale = ((const uint32_t *)(panel + code_bytes(MODE)))[thread / 32];
+}
+
+/* Fragments of the panel's four steps of 16 columns. */
+template <int MODE>
+static __device__ __forceinline__ void decode_panel(const panel_words<MODE> &p, uint32_t *a)
+{
+    uint32_t s0 = factor(p.scale, 0), s1 = factor(p.scale, 1);
+    uint32_t s2 = factor(p.scale, 2), s3 = factor(p.scale, 3);
+
+    if (MODE == PACK_FP4) {
+        decode_fp4(p.code[0].x, s0, s1, a);
+        decode_fp4(p.code[0].y, s0, s1, a + 4);
+        decode_fp4(p.code[0].z, s2, s3, a + 8);
+        decode_fp4(p.code[0].w, s2, s3, a + 12);
+    } else if (MODE == PACK_FP8) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            uint32_t t0 = i ? s2 : s0, t1 = i ? s3 : s1;
+
+            decode_fp8(p.code[i].x, t0, t1, a + 8 * i);
+            decode_fp8(p.code[i].y, t0, t1, a + 8 * i + 2);
+            decode_fp8(p.code[i].z, t0, t1, a + 8 * i + 4);
+            decode_fp8(p.code[i].w, t0, t1, a + 8 * i + 6);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            a[4 * i] = p.code[i].x;
+            a[4 * i + 1] = p.code[i].y;
+            a[4 * i + 2] = p.code[i].z;
+            a[4 * i + 3] = p.code[i].w;
+        }
+    }
+}
+
+/* What becomes of a sum. */
+typedef enum gemm_end {
+    END_ACT,   /* bf16 */
+    END_F32,   /* f32 */
+    END_ADD,   /* f32, added to what is there */
+    END_SWIGLU /* rows of a strip of 16: 8 of w1, the same 8 of w3; h of the 8 as bf16 */
+} gemm_end;
+
+/* One product: y[token][row] for all rows of a packed matrix, or of one per expert. */
+typedef struct gemm_job {
+    const uint8_t *w;
+    int64_t expert_bytes; /* from one expert's matrix to the next */
+    int n_blocks;         /* of ROW_BLOCK rows */
+    int n_panels, chunk;  /* panels of K; of a chunk */
+    gemm_end end;
+    const bf16 *x;
+    int64_t x_stride; /* elements */
+    int group_rows; /* block-diagonal: rows of a group, which reads its own K columns of x; 0: plain
+                     */
+    int n;          /* tokens; of all experts together */
+    /* Experts: tiles (expert, token tile) listed on the device; NULL: every token, one matrix. */
+    const int2 *tile;
+    const int32_t *n_tiles;
+    const int32_t *slot, *first; /* slots by expert */
+    int x_div;                   /* row of x = slot / x_div */
+    void *y;                     /* rows are slots */
+    int64_t y_stride;            /* elements */
+    float limit;
+    const float *weights; /* of slots, or NULL: 1 */
+} gemm_job;
+
+/* How many chunks K has: at most 8, each of an even number of panels. */
+static inline int chunks_of(int n_panels)
+{
+    int n = 8;
+
+    while (n_panels % (2 * n))
+        n /= 2;
+    return n;
+}
+
+/* Store the finished sum of one row and token (not END_SWIGLU). */
+static __device__ __forceinline__ void put_sum(const gemm_job &j, int64_t at, float v)
+{
+    if (j.end == END_ACT)
+        ((bf16 *)j.y)[at] = to_bf(v);
+    else if (j.end == END_F32)
+        ((float *)j.y)[at] = v;
+    else
+        ((float *)j.y)[at] += v;
+}
+
+/* Tokens of a tile of a job: slot of token i, or -1 behind the last. */
+typedef struct token_tile {
+    const int32_t *slot; /* NULL: slot = base + i */
+    int base, n;
+} token_tile;
+
+static __device__ __forceinline__ int slot_of(const token_tile &t, int i)
+{
+    return i >= t.n ? -1 : t.slot ? t.slot[i] : t.base + i;
+}
+
+/* The two kernels. `tile`: tokens of a tile, 32, 64 or 128. */
+void cuda_stream(cuda_impl *c, int mode, const gemm_job *j, int max_tiles);
+void cuda_gemm(cuda_impl *c, int mode, const gemm_job *j, int tile);
