@@ -88,12 +88,11 @@ static void send_event(scripted *r, di_event *ev)
     r->p.on_event(ev);
 }
 
-static void end_choice(script *s, scripted *r, int i, di_finish why, int stop_index)
+static void end_choice(scripted *r, int i, di_finish why, int stop_index)
 {
     choice *c = &r->choice[i];
     di_event ev = {.type = DI_EVENT_FINISH, .choice = i, .finish = why, .stop_index = stop_index};
 
-    (void)s;
     c->ended = true;
     r->n_ended++;
     if (why == DI_FINISH_ERROR) {
@@ -128,7 +127,7 @@ static void values_of(const scripted *r, int64_t at, int n, float *lp, int32_t *
 #define MAX_BURST 16
 
 /* Up to `burst` tokens of a choice as one event, then its end if it has come. */
-static void step_choice(script *s, scripted *r, int i)
+static int step_choice(script *s, scripted *r, int i)
 {
     choice *c = &r->choice[i];
     const rule *u = r->rule;
@@ -190,7 +189,8 @@ static void step_choice(script *s, scripted *r, int i)
     if (n || ev.n_text)
         send_event(r, &ev);
     if (why != DI_FINISH_NONE)
-        end_choice(s, r, i, why, stop_index);
+        end_choice(r, i, why, stop_index);
+    return n;
 }
 
 static void free_request(scripted *r)
@@ -219,24 +219,26 @@ static void finish_request(script *s, scripted *r, bool was_cancelled)
     *(r->running ? &s->stats.running : &s->stats.waiting) -= r->n;
     s->stats.finished += !was_cancelled;
     s->stats.cancelled += was_cancelled;
-    s->stats.output_tokens += (uint64_t)n_out;
     pthread_mutex_unlock(&s->lock);
     ev.usage = usage_of(r, n_out);
     send_event(r, &ev);
     free_request(r);
 }
 
-static void step_request(script *s, scripted *r, uint64_t now)
+/* Returns the number of tokens given. r may be gone. */
+static int step_request(script *s, scripted *r, uint64_t now)
 {
+    int n = 0;
+
     bool cancelled = atomic_load_explicit(&r->cancelled, memory_order_acquire);
 
     for (int i = 0; i < r->n; i++) {
         if (r->choice[i].ended)
             continue;
         if (cancelled)
-            end_choice(s, r, i, DI_FINISH_CANCELLED, -1);
+            end_choice(r, i, DI_FINISH_CANCELLED, -1);
         else
-            step_choice(s, r, i);
+            n += step_choice(s, r, i);
     }
     if (!r->first_ns)
         r->first_ns = now;
@@ -245,6 +247,7 @@ static void step_request(script *s, scripted *r, uint64_t now)
         r->due_ns = now;
     if (r->n_ended == r->n)
         finish_request(s, r, cancelled);
+    return n;
 }
 
 /* ---- the thread ---- */
@@ -299,6 +302,7 @@ static void *script_main(void *arg)
     while (!s->closing || s->first) {
         uint64_t now = clock_ns(), next = admit_locked(s, now);
         scripted *r = s->first, *after;
+        int n;
 
         if (next > now) {
             wait_until(s, now, next);
@@ -312,8 +316,9 @@ static void *script_main(void *arg)
                 !atomic_load_explicit(&r->cancelled, memory_order_acquire))
                 continue;
             pthread_mutex_unlock(&s->lock);
-            step_request(s, r, now);
+            n = step_request(s, r, now);
             pthread_mutex_lock(&s->lock);
+            s->stats.output_tokens += (uint64_t)n;
         }
     }
     pthread_mutex_unlock(&s->lock);

@@ -262,7 +262,7 @@ $("show-engine").addEventListener("click", () => {
 
 /* ---- engine ---- */
 
-const KEEP = 120;  // samples of a trend
+const KEEP = 60;  // samples of a trend
 const views = [
   { name: "Running", value: (m) => m.deepinfer_requests_running, text: (v) => v, trend: true },
   { name: "Waiting", value: (m) => m.deepinfer_requests_waiting, text: (v) => v, trend: true },
@@ -294,7 +294,7 @@ for (const v of views) {
   v.out = make("dd", "", "–");
   row.append(make("dt", "", v.name), v.out);
   if (v.trend) {
-    const box = svg("svg", { class: "trend", viewBox: "0 0 119 30", preserveAspectRatio: "none", "aria-hidden": "true" });
+    const box = svg("svg", { class: "trend", viewBox: "0 0 59 30", preserveAspectRatio: "none", "aria-hidden": "true" });
     v.area = svg("path", { class: "area" });
     v.line = svg("path", {});
     v.history = [];
@@ -310,7 +310,7 @@ function draw(v, value) {
   const top = v.max || Math.max(1, ...v.history), from = KEEP - v.history.length;
   const line = v.history.map((y, i) => (i ? "L" : "M") + (from + i) + " " + (29 - 28 * y / top).toFixed(1)).join("");
   v.line.setAttribute("d", line);
-  v.area.setAttribute("d", line + "L119 30L" + from + " 30Z");
+  v.area.setAttribute("d", line + "L59 30L" + from + " 30Z");
 }
 
 function parseMetrics(text) {
