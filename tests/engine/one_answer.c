@@ -557,7 +557,7 @@ static void run_round(di_model *const m[2], unsigned round)
 
     start_stream(round, STREAM_ROUND);
     script_count = 0;
-    threads = chance(90) ? 1 : 2; /* two on one core wait for each other */
+    threads = chance(95) ? 1 : 2; /* two spin, where processors are few */
     run_company(m[threads - 1], threads, round / SET_ROUNDS / 2 % 4 == 1);
 }
 
