@@ -106,6 +106,8 @@ typedef struct di_engine_options {
     int stats_interval;   /* steps between statistics; 100 */
 } di_engine_options;
 
+/* Start an engine on an open model. Several may run on one model: their steps take turns (open the
+ * model again for one that should not wait). Errors: INVALID (an option), NOMEM, FORMAT, IO. */
 DI_API di_code di_engine_start(di_engine **out, di_model *m, const di_engine_options *opt,
                                di_status *st);
 /* Refuse new requests and wait until all running ones have ended. */

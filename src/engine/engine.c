@@ -90,6 +90,7 @@ di_code di_model_open(di_model **out, const char *dir, const di_model_options *o
     *out = NULL;
     if (!m)
         return di_fail(st, DI_E_NOMEM, "no memory for a model");
+    pthread_mutex_init(&m->running, NULL);
     if (opt)
         m->opt = *opt;
     if (m->opt.numerics && strcmp(m->opt.numerics, "release") != 0 &&
@@ -123,6 +124,7 @@ void di_model_close(di_model *m)
     if (!m)
         return;
     kernels_close(m->k);
+    pthread_mutex_destroy(&m->running);
     mem_free(m->compressed);
     tokenizer_free(m->tok);
     checkpoint_close(m->ckpt);
@@ -315,20 +317,13 @@ static void init_locks(di_engine *e)
     pthread_condattr_destroy(&attr);
 }
 
-di_code di_engine_start(di_engine **out, di_model *m, const di_engine_options *opt, di_status *st)
+/* Everything but the threads. */
+static di_code build(di_engine *e, di_status *st)
 {
+    di_model *m = e->model;
+    model_options mo = engine_model_options(&e->opt, e->max_draft, e->cfg);
     di_code rc = DI_OK;
-    model_options mo;
-    di_engine *e = mem_try_calloc(1, sizeof *e);
 
-    *out = NULL;
-    if (!e)
-        return di_fail(st, DI_E_NOMEM, "no memory for an engine");
-    init_locks(e);
-    e->model = m;
-    e->cfg = checkpoint_config(m->ckpt);
-    DI_TRY(settle_options(e, opt, st));
-    mo = engine_model_options(&e->opt, e->max_draft, e->cfg);
     mo.progress = m->opt.progress;
     mo.progress_arg = m->opt.progress_arg;
     DI_TRY(model_open(&e->x.m, m->ckpt, m->k, m->compressed, &mo, st));
@@ -342,6 +337,27 @@ di_code di_engine_start(di_engine **out, di_model *m, const di_engine_options *o
     DI_TRY(exec_init(e, st));
     DI_TRY(learn_costs(e, st));
     e->cost = e->x.cost;
+done:
+    return rc;
+}
+
+di_code di_engine_start(di_engine **out, di_model *m, const di_engine_options *opt, di_status *st)
+{
+    di_code rc = DI_OK;
+    di_engine *e = mem_try_calloc(1, sizeof *e);
+
+    *out = NULL;
+    if (!e)
+        return di_fail(st, DI_E_NOMEM, "no memory for an engine");
+    init_locks(e);
+    e->model = m;
+    e->cfg = checkpoint_config(m->ckpt);
+    DI_TRY(settle_options(e, opt, st));
+    pthread_mutex_lock(&m->running);
+    rc = build(e, st);
+    pthread_mutex_unlock(&m->running);
+    if (rc != DI_OK)
+        goto done;
     e->line_ns = clock_ns();
     DI_TRY(start_threads(e, st));
     *out = e;

@@ -40,6 +40,8 @@ struct di_model {
     kernels *k;
     int32_t *compressed; /* [vocab] for Engram, or NULL */
     di_model_options opt;
+    pthread_mutex_t
+        running; /* one engine's step at a time: k's threads and work space are shared */
 };
 
 /* What the executing side knows of a choice. */

@@ -295,11 +295,13 @@ static void fail_step(job *j, const di_status *st)
 void exec_run(di_engine *e, job *j)
 {
     exec *x = &e->x;
-    uint64_t start = clock_ns(), middle;
+    uint64_t start, middle;
     di_status st = {0};
     float *logits;
     int n;
 
+    pthread_mutex_lock(&e->model->running);
+    start = clock_ns();
     kv_copy_run(j->plan.load, j->plan.n_loads);
     choose_lengths(e, j);
     n = build_rows(e, j);
@@ -323,6 +325,7 @@ void exec_run(di_engine *e, job *j)
         j->result[i].len = c->x.len;
     }
     j->run_ns = clock_ns() - start;
+    pthread_mutex_unlock(&e->model->running);
 }
 
 /* ---- cost table ---- */

@@ -32,7 +32,7 @@ int32_t block_take(kv_store *s)
 
     /* An evicted node frees its block unless a checkpoint inside it still holds it. */
     while (s->first_free == NONE)
-        if (!tree_evict(s) && !ckpt_evict_oldest(s))
+        if (!tree_evict(s) && !ckpt_evict_least(s))
             return NONE;
     id = s->first_free;
     s->first_free = s->blocks[id].next_free;

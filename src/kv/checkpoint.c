@@ -4,7 +4,11 @@
  *   unit b   the same of the remaining rings (all but encoder checkpoints)
  *
  * LIVE, refs > 0   held by a request (preempted, or between turns): its node cannot go
- * LIVE, refs = 0   cached: goes by last use when units are short, or with its node */
+ *   LIVE, refs = 0   cached: goes by its worth when units are short, or with its node
+ *
+ * Worth is what a checkpoint saves plus the worth of the last one that had to go when it was used
+ * (GreedyDual): among equals the least recently used goes first, and a long prompt outlives many
+ * short ones, whose state is as large and saves little. */
 #include <string.h>
 
 #include "kv/store_internal.h"
@@ -116,17 +120,27 @@ void ckpt_evict(kv_store *s, kv_checkpoint *c)
     s->evicted_ckpts++;
 }
 
-/* The unreferenced checkpoint that was used least recently, or NULL. Those of the step that is
- * being planned stay: their copies run behind it and must not meet another's in the same unit. */
-static kv_checkpoint *oldest(kv_store *s)
+void ckpt_touch(kv_checkpoint *c)
+{
+    c->used_at = ++c->store->clock;
+    c->worth = c->store->floor + (uint64_t)c->saved;
+}
+
+static bool worth_less(const kv_checkpoint *a, const kv_checkpoint *b)
+{
+    return a->worth != b->worth ? a->worth < b->worth : a->used_at < b->used_at;
+}
+
+/* The unreferenced checkpoint that is worth least, or NULL. Those of the step that is being planned
+ * stay: their copies run behind it and must not meet another's in the same unit. */
+static kv_checkpoint *least(kv_store *s)
 {
     kv_checkpoint *best = NULL;
 
     for (int32_t i = 0; i < s->n_units; i++) {
         kv_checkpoint *c = &s->ckpts[i];
 
-        if (c->live && c->refs == 0 && c->step != s->n_steps &&
-            (!best || c->used_at < best->used_at))
+        if (c->live && c->refs == 0 && c->step != s->n_steps && (!best || worth_less(c, best)))
             best = c;
     }
     return best;
@@ -147,12 +161,14 @@ static kv_checkpoint *existing(const kv_lease *q, int64_t pos, kv_ckpt_kind kind
     return NULL;
 }
 
-bool ckpt_evict_oldest(kv_store *s)
+bool ckpt_evict_least(kv_store *s)
 {
-    kv_checkpoint *c = oldest(s);
+    kv_checkpoint *c = least(s);
 
     if (!c)
         return false;
+    if (c->worth > s->floor)
+        s->floor = c->worth;
     ckpt_evict(s, c);
     return true;
 }
@@ -161,7 +177,7 @@ bool ckpt_evict_oldest(kv_store *s)
 static bool take_units(kv_store *s, int n)
 {
     while (s->n_free_units < n)
-        if (!ckpt_evict_oldest(s))
+        if (!ckpt_evict_least(s))
             return false;
     return true;
 }
@@ -192,6 +208,7 @@ di_code kv_lease_checkpoint(kv_lease *q, int64_t pos, kv_ckpt_kind kind, kv_chec
         *c = (kv_checkpoint){.store = s,
                              .pos = pos,
                              .salt = q->salt,
+                             .saved = pos - q->kept_at,
                              .step = s->n_steps,
                              .kind = kind,
                              .node = q->node,
@@ -211,7 +228,8 @@ di_code kv_lease_checkpoint(kv_lease *q, int64_t pos, kv_ckpt_kind kind, kv_chec
         s->n_ckpts++;
         *n_copies = state_copies(c, q, true, copies);
     }
-    c->used_at = ++s->clock;
+    q->kept_at = pos;
+    ckpt_touch(c);
     if (out) {
         add_ref(c);
         *out = c;

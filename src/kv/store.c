@@ -220,12 +220,12 @@ di_code kv_lease_open(kv_store *s, kv_lease **out, const kv_hit *hit, uint64_t s
     q->salt = salt;
     q->node = c ? c->node : tree_root(s);
     q->n_blocks = 0;
-    q->committed = c ? c->pos : 0;
+    q->committed = q->kept_at = c ? c->pos : 0;
     tree_ref(s, q->node);
     share_chain(q, q->node);
     if (c) {
         /* held while a block is taken: eviction must not take the source of the copy */
-        c->used_at = ++s->clock;
+        ckpt_touch(c);
         c->refs++;
         if (c->partial != NONE) {
             int32_t b = block_take(s);
@@ -355,7 +355,7 @@ kv_counts kv_store_counts(const kv_store *s)
 
 void kv_store_clear(kv_store *s)
 {
-    while (tree_evict(s) || ckpt_evict_oldest(s))
+    while (tree_evict(s) || ckpt_evict_least(s))
         ;
 }
 

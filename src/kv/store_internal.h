@@ -39,7 +39,9 @@ struct kv_checkpoint {
     kv_store *store;
     int64_t pos;
     uint64_t salt, used_at;
-    uint64_t step; /* n_steps when it was taken */
+    int64_t saved;  /* tokens between it and the state that its sequence had kept before */
+    uint64_t worth; /* the store's floor at its last use + saved */
+    uint64_t step;  /* n_steps when it was taken */
     kv_ckpt_kind kind;
     int32_t refs;       /* holders outside the tree */
     int32_t node, next; /* where it hangs; next in that node's list, or in the free list */
@@ -55,7 +57,7 @@ struct kv_lease {
     uint8_t *fixed;
     int32_t *table; /* [max_blocks] */
     int32_t n_blocks, node;
-    int64_t committed;
+    int64_t committed, kept_at;    /* kept_at: where its newest checkpoint lies */
     int32_t tail[KV_BLOCK_TOKENS]; /* committed tokens behind the last sealed block */
     int32_t next_free;
     bool live;
@@ -66,6 +68,7 @@ struct kv_store {
     kv_store_options opt;
     int max_blocks;   /* of one sequence */
     uint64_t clock;   /* for used_at */
+    uint64_t floor;   /* worth of the last checkpoint that was evicted for room */
     uint64_t n_steps; /* planned so far */
 
     uint8_t *block_mem;
@@ -118,8 +121,10 @@ chain_key tree_root_key(void);
 
 /* checkpoint.c */
 void ckpt_evict(kv_store *s, kv_checkpoint *c);
-/* Evict the least recently used checkpoint without references; false when there is none. */
-bool ckpt_evict_oldest(kv_store *s);
+/* Evict the checkpoint without references that is worth least; false when there is none. */
+bool ckpt_evict_least(kv_store *s);
+/* It is used now. */
+void ckpt_touch(kv_checkpoint *c);
 /* The best checkpoint on node n for a prompt; see kv_match. */
 void ckpt_best_on(kv_store *s, int32_t n, const int32_t *ids, int64_t n_ids, uint64_t salt,
                   int64_t tail, double encoder_cost, double *cost, kv_hit *hit);
