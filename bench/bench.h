@@ -10,7 +10,7 @@
 
 #include <stdbool.h>
 
-#include "peak.h"
+#include "kernels/peak.h"
 
 typedef struct bench bench;
 

@@ -1,5 +1,5 @@
 /* Sampling the ceilings with all threads of a pool. */
-#include "peak.h"
+#include "kernels/peak.h"
 
 #include <stdbool.h>
 #include <string.h>

@@ -1,6 +1,8 @@
 /* The instructions whose rate is a ceiling, twelve independent chains each, written out so that the
  * compiler cannot change them; chosen by the processor at run time. */
-#include "peak.h"
+#include "kernels/peak.h"
+
+#if defined(__x86_64__)
 
 #include <immintrin.h>
 
@@ -106,3 +108,39 @@ void peak_read(const void *buf, size_t bytes)
     else
         read_256(buf, bytes);
 }
+
+#else
+
+/* Portable loops: what a compiler makes of them is the ceiling of this build. */
+double peak_fma(long n)
+{
+    float s[64] = {0};
+
+    for (long i = 0; i < n; i++)
+        for (int j = 0; j < 64; j++)
+            s[j] += s[j] * 0.5f + 1.0f;
+    __asm__ volatile("" : : "r"(s) : "memory");
+    return 128.0 * (double)n;
+}
+
+double peak_bf16(long n)
+{
+    return peak_fma(n);
+}
+
+double peak_vnni(long n)
+{
+    return peak_fma(n);
+}
+
+void peak_read(const void *buf, size_t bytes)
+{
+    const uint64_t *p = buf;
+    uint64_t s = 0;
+
+    for (size_t i = 0; i < bytes / 8; i++)
+        s |= p[i];
+    __asm__ volatile("" : : "r"(s));
+}
+
+#endif

@@ -1,5 +1,5 @@
-/* Ceilings of this machine, measured: memory streams and the dot instructions (bench/roofline.c).
- * Thread: the owner of the pool; all threads of the pool take part. */
+/* Ceilings of this machine, measured: memory streams and the dot instructions (bench/roofline.c,
+ * deepinfer bench). Thread: the owner of the pool; all threads of the pool take part. */
 #pragma once
 
 #include <stddef.h>
