@@ -265,6 +265,9 @@ typedef struct di_stats {
     int64_t running, waiting, waiting_tokens;
     uint64_t busy_ns, idle_ns; /* of the executing side, while there was work */
     uint64_t host_ns;          /* host work of steps */
+    /* The least that the steps had to read and compute: weights once per step (routed experts as
+     * even routing would choose them), state of sequences, products. */
+    double work_bytes, work_flops;
 } di_stats;
 DI_API di_stats di_engine_stats(const di_engine *e);
 

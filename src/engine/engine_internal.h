@@ -24,6 +24,7 @@
 #include "kernels/kernels.h"
 #include "kv/store.h"
 #include "model/model.h"
+#include "model/work.h"
 #include "recipe/stop.h"
 #include "sampler/sampler.h"
 #include "sched/sched.h"
@@ -137,6 +138,7 @@ typedef struct job {
     uint64_t run_ns;     /* time that the step took */
     double forward_us;   /* of it, without proposing drafts; 0 when no row ran */
     int n_rows;          /* rows that it really had */
+    model_work work;     /* the least that it had to read and compute */
     bool more;           /* others wait: idle time before the next job counts */
 } job;
 
@@ -168,6 +170,8 @@ typedef struct exec {
     /* Tests: proposes instead of the draft stages; returns how many. */
     int (*script)(void *arg, const int32_t *ids, int64_t n_ids, int32_t *draft, int max);
     void *script_arg;
+    bool pinned; /* bench_pin.h */
+    double pin;
 } exec;
 
 struct di_engine {

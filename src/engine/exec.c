@@ -3,10 +3,13 @@
  *
  * The host plans a step before the one in flight has ended; so a sequence may have ended meanwhile:
  * its part is skipped here and costs nothing. */
+#include <math.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/rng.h"
+#include "engine/bench_pin.h"
 #include "engine/engine_internal.h"
 
 #define MAX_BACKOFF 64 /* steps without drafts between two tries, at most */
@@ -235,8 +238,49 @@ static void scripted_drafts(di_engine *e, const job *j)
     }
 }
 
+void engine_pin_acceptance(di_engine *e, double p)
+{
+    e->x.pinned = true;
+    e->x.pin = p;
+}
+
+/* Drafts of which each is the coming token with the pinned probability. */
+static void pin_drafts(const di_engine *e, choice *c)
+{
+    const di_request_params *p = &c->req->p;
+    double sure = e->x.pin < 0.01 ? 0.01 : e->x.pin > 0.99 ? 0.99 : e->x.pin;
+
+    for (int k = 0; k < c->x.n_draft; k++) {
+        size_t out = (size_t)c->x.n_out + (size_t)k;
+        uint64_t pos = (uint64_t)c->x.len + 1 + (uint64_t)k;
+        philox_block r;
+
+        if (out >= p->n_forced || p->forced[out] < 0)
+            return;
+        r = philox4x32((philox_block){{(uint32_t)pos, (uint32_t)(pos >> 32), 0, 0}},
+                       (uint32_t)p->seed, (uint32_t)(p->seed >> 32));
+        c->x.draft[k] =
+            r.v[0] < e->x.pin * 0x1p32 ? p->forced[out] : (p->forced[out] + 1) % e->vocab;
+        c->x.conf[k] = (float)log(sure / (1 - sure)); /* the head's form: a logit */
+    }
+}
+
+/* Drafts without draft stages: no cost, pinned acceptance. */
+static void pinned_only(di_engine *e, const job *j)
+{
+    for (int i = 0; i < j->plan.n_parts; i++) {
+        choice *c = choice_of(j->plan.part[i].item);
+
+        if (!goes_on(&j->plan.part[i]) || !c->x.pending || c->x.done)
+            continue;
+        c->x.n_draft = e->max_draft;
+        memset(c->x.conf, 0, sizeof c->x.conf);
+        pin_drafts(e, c);
+    }
+}
+
 /* Propose for every sequence of the step that goes on. */
-static void propose(di_engine *e, const job *j)
+static void propose(di_engine *e, job *j)
 {
     exec *x = &e->x;
     int n = 0, block = x->draft_block;
@@ -248,8 +292,11 @@ static void propose(di_engine *e, const job *j)
         scripted_drafts(e, j);
         return;
     }
-    if (block == 0)
+    if (block == 0) {
+        if (x->pinned)
+            pinned_only(e, j);
         return;
+    }
     if (x->draft_pause > 0) {
         x->draft_pause--;
         return;
@@ -270,10 +317,15 @@ static void propose(di_engine *e, const job *j)
     /* a failed draft costs speed, not tokens */
     if (n == 0 || model_draft(x->m, x->draft, n, block, x->draft_out, x->draft_conf, NULL) != DI_OK)
         return;
-    for (int k = 0; k < n; k++)
-        keep_drafts(choice_of(j->plan.part[x->draft_part[k]].item),
-                    x->draft_out + (size_t)k * (size_t)block,
+    model_work_draft(x->m, n, block, &j->work);
+    for (int k = 0; k < n; k++) {
+        choice *c = choice_of(j->plan.part[x->draft_part[k]].item);
+
+        keep_drafts(c, x->draft_out + (size_t)k * (size_t)block,
                     x->draft_conf + (size_t)k * (size_t)block, block);
+        if (x->pinned)
+            pin_drafts(e, c);
+    }
 }
 
 /* ---- a step ---- */
@@ -305,7 +357,9 @@ void exec_run(di_engine *e, job *j)
     kv_copy_run(j->plan.load, j->plan.n_loads);
     choose_lengths(e, j);
     n = build_rows(e, j);
+    j->work = (model_work){0};
     if (n > 0) {
+        model_work_forward(x->m, x->rows, n, &j->work);
         if (model_forward(x->m, x->rows, n, &logits, &st) == DI_OK)
             exec_sample(e, j, n, logits);
         else

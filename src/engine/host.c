@@ -451,10 +451,20 @@ static void publish_stats(di_engine *e)
     pthread_mutex_lock(&e->lock);
     e->now.busy_ns = e->stats.busy_ns; /* the executing side's */
     e->now.idle_ns = e->stats.idle_ns;
+    e->now.work_bytes = e->stats.work_bytes;
+    e->now.work_flops = e->stats.work_flops;
     e->now.waiting = e->n_queued;
     e->now.waiting_tokens = e->n_queued_tokens;
     e->stats = e->now;
     pthread_mutex_unlock(&e->lock);
+}
+
+/* Under the lock: a step has run. */
+static void count_run(di_engine *e, const job *j)
+{
+    e->stats.busy_ns += j->run_ns;
+    e->stats.work_bytes += j->work.bytes;
+    e->stats.work_flops += j->work.flops;
 }
 
 /* Give a planned step to the executing side. */
@@ -465,7 +475,7 @@ static void hand_over(di_engine *e)
 
         exec_run(e, j);
         pthread_mutex_lock(&e->lock);
-        e->stats.busy_ns += j->run_ns;
+        count_run(e, j);
         e->n_run++;
         pthread_mutex_unlock(&e->lock);
         return;
@@ -571,7 +581,7 @@ void *executor_main(void *engine)
         for (int i = 0; i < j->plan.n_parts && !more; i++)
             more = !j->result[i].done;
         pthread_mutex_lock(&e->lock);
-        e->stats.busy_ns += j->run_ns;
+        count_run(e, j);
         idle_since = more ? clock_ns() : 0;
         e->n_run++;
         pthread_cond_signal(&e->to_host);

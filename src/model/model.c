@@ -103,6 +103,7 @@ di_code model_open(model **out, const checkpoint *c, kernels *k, const int32_t *
     if (!m)
         return di_fail(st, DI_E_NOMEM, "no memory for a model");
     DI_TRY(init(m, c, k, opt, st));
+    DI_TRY(model_work_init(m, st));
     if (m->cfg.n_engram > 0) {
         if (!compressed) {
             rc = di_fail(st, DI_E_INVALID,

@@ -92,6 +92,12 @@ typedef struct model_buffers {
     float *draft_conf;              /* [max_draft][max_seqs] */
 } model_buffers;
 
+/* Weights of a layer or of a head: bytes as stored, and elements of matrices. */
+typedef struct work_sums {
+    double bytes, weights;               /* used by every row */
+    double expert_bytes, expert_weights; /* of all routed experts */
+} work_sums;
+
 struct model {
     kernels *k;
     const checkpoint *ckpt;
@@ -136,6 +142,8 @@ struct model {
     int pre_idx;      /* buffer that the next mix writes */
     bool pending;     /* y waits to be expanded into x */
 
+    work_sums work_layer[CFG_MAX_LAYERS], work_head, work_main, work_markov;
+
     model_trace trace;
     void *trace_arg;
     float *trace_buf; /* host */
@@ -145,6 +153,9 @@ struct model {
 /* bind.c: load every weight; with m->sizing, add up what they take instead. */
 di_code model_bind(model *m, model_memory *mem, di_status *st);
 void model_unbind(model *m);
+
+/* work.c: sum up what steps read and compute. */
+di_code model_work_init(model *m, di_status *st);
 
 /* buffers.c: everything that a step needs; with m->sizing, its sizes alone (m->step_bytes). */
 di_code model_reserve(model *m, di_status *st);
