@@ -21,6 +21,7 @@ int cli_chat(int argc, char **argv);
 int cli_serve(int argc, char **argv);
 int cli_tokenize(int argc, char **argv);
 int cli_recipe(int argc, char **argv);
+int cli_bench(int argc, char **argv);
 int cli_logits(int argc, char **argv);
 int cli_inspect(int argc, char **argv);
 int cli_selftest(int argc, char **argv);

@@ -16,6 +16,7 @@ static const program programs[] = {
     {"serve", "answer clients of OpenAI's and Anthropic's interfaces over HTTP", cli_serve},
     {"tokenize", "text to token ids, or ids to text", cli_tokenize},
     {"recipe", "a request to its prompt, an output to its events", cli_recipe},
+    {"bench", "measure throughput against latency, with charts", cli_bench},
     {"logits", "logits of every position of a list of ids, as a file", cli_logits},
     {"selftest", "check this machine's kernels against the reference", cli_selftest},
     {"inspect", "what a checkpoint holds and needs", cli_inspect},

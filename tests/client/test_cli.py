@@ -14,7 +14,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("DEEPINFER", str(ROOT / "build/release/deepinfer"))
 TINY = ROOT / "models/tiny"
-SUBCOMMANDS = ["generate", "chat", "serve", "tokenize", "logits", "inspect", "selftest"]
+SUBCOMMANDS = ["generate", "chat", "serve", "tokenize", "bench", "logits", "inspect", "selftest"]
 VOCAB = 6400
 GREEDY = ["--temperature", "0", "--quiet"]
 OFF = ["--thinking", "off"]
