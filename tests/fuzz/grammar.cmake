@@ -1,0 +1,1 @@
+di_fuzzer(fuzz_grammar SOURCES fuzz/fuzz_grammar.c USES base tokenizer grammar)
