@@ -106,20 +106,20 @@ static void test_chunks_of_any_size_give_the_same_bits(void **state)
 /* A8: the log-probability of a token is the same from a decode row and from a prompt row. */
 static void teacher_force(const char *dir)
 {
-    di_request_params p = rig_params(ids, 100, 150);
+    di_request_params p = rig_params(ids, 100, 200);
 
     rig_seed(4);
-    rig_ids(ids, 250);
+    rig_ids(ids, 300);
     p.forced = ids + 100;
-    p.n_forced = 150;
+    p.n_forced = 200;
     p.logprobs = true;
     rig_plain(dir, p, &got);
-    assert_memory_equal(got.token, ids + 100, sizeof(int32_t) * 150);
-    p = rig_params(ids, 250, 0);
+    assert_memory_equal(got.token, ids + 100, sizeof(int32_t) * 200);
+    p = rig_params(ids, 300, 0);
     p.prompt_logprobs = true;
     rig_plain(dir, p, &want);
     assert_true(isnan(want.prompt[0]));
-    assert_memory_equal(got.logprob, want.prompt + 100, sizeof(float) * 150);
+    assert_memory_equal(got.logprob, want.prompt + 100, sizeof(float) * 200);
 }
 
 static void test_decode_and_prefill_give_the_same_log_probabilities(void **state)

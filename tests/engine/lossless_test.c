@@ -1,5 +1,6 @@
 /* Speculation does not change the law of what is sampled, seen by statistics: chains of N+1 tokens
- * at temperature 1 over many seeds, with drafts (right, wrong, of all lengths) and without.
+ * over many seeds, with drafts (right, wrong, of all lengths) and without; fixed and adaptive
+ * lengths, top-k, top-p, a constraint.
  *
  * The two runs of one seed are even equal token for token (one answer); here the seeds of the two
  * runs differ, and the laws of their first 1, 2, ... tokens are compared by chi-square. Seeds are
@@ -7,6 +8,7 @@
 #include "engine/rig.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define N_DRAFT  5
@@ -38,8 +40,68 @@ static int guess(void *arg, const int32_t *seq, int64_t n, int32_t *draft, int m
     return 0;
 }
 
-/* Count the first 1, 2, ... tokens of chains by cell, over N_ASK x N_CHOICE seeds. */
-static uint64_t sample_chains(int drafts, uint64_t first_seed, double count[N_CHAIN][N_CELLS])
+/* ---- a constraint: even tokens ---- */
+
+static bool even_fill(void *ctx, uint32_t *mask, int vocab)
+{
+    (void)ctx;
+    memset(mask, 0x55, (size_t)((vocab + 31) / 32) * 4);
+    return true;
+}
+
+static bool even_accept(void *ctx, int32_t token)
+{
+    (void)ctx;
+    return token % 2 == 0;
+}
+
+static void even_rollback(void *ctx, int n)
+{
+    (void)ctx;
+    (void)n;
+}
+
+static void *even_fork(void *ctx)
+{
+    (void)ctx;
+    return malloc(1);
+}
+
+static const di_mask_provider even = {.fill = even_fill,
+                                      .accept = even_accept,
+                                      .rollback = even_rollback,
+                                      .fork = even_fork,
+                                      .free = free};
+
+/* ---- samples ---- */
+
+/* How tokens are drawn; few likely chains each, so that guesses are often right. */
+typedef struct setting {
+    const char *name;
+    float temperature, top_p;
+    int top_k;
+    bool masked, adaptive;
+} setting;
+
+/* A machine on which a row costs a fifth of a step: lengths then differ from step to step. */
+static void invent_costs(di_engine *e)
+{
+    int rows[COST_MAX_POINTS], n = cost_points(e->opt.max_batched_tokens, rows);
+
+    cost_init(&e->x.cost, n, rows);
+    for (int i = 0; i < n; i++)
+        cost_set(&e->x.cost, i, 100 + 20 * rows[i], 10);
+    e->cost = e->x.cost;
+    e->opt.draft_fixed = false;
+}
+
+typedef struct chains {
+    double count[N_CHAIN][N_CELLS]; /* the first 1, 2, ... tokens by cell */
+    uint64_t accepted, skipped;
+} chains;
+
+/* Chains of N_ASK x N_CHOICE seeds. */
+static void sample_chains(const setting *how, int drafts, uint64_t first_seed, chains *out)
 {
     static reply r[N_CHOICE];
     di_engine *e = rig_start(MINI_B, (di_engine_options){.max_seqs = 16,
@@ -48,36 +110,44 @@ static uint64_t sample_chains(int drafts, uint64_t first_seed, double count[N_CH
                                                          .draft_fixed = true});
     int n_prompt = 30;
     int32_t ids[30];
-    uint64_t accepted = 0;
 
+    memset(out, 0, sizeof *out);
     rig_seed(20);
     rig_ids(ids, n_prompt);
     if (drafts > 0) {
         e->x.script_arg = &n_prompt;
         e->x.script = guess;
     }
+    if (how->adaptive)
+        invent_costs(e);
     for (int ask = 0; ask < N_ASK; ask++) {
         di_request_params p = rig_params(ids, n_prompt, N_CHAIN);
 
         p.n = N_CHOICE;
         p.seed = first_seed + (uint64_t)ask;
-        p.temperature = 1;
-        p.top_k = 2; /* few different chains, so that guesses are often right */
+        p.temperature = how->temperature;
+        p.top_k = how->top_k;
+        p.top_p = how->top_p;
+        if (how->masked) {
+            p.mask = &even;
+            p.mask_ctx = malloc(1);
+        }
         rig_ask(e, p, r);
         for (int c = 0; c < N_CHOICE; c++) {
             uint32_t h = 0;
 
-            accepted += (uint64_t)r[c].usage.accepted;
+            assert_int_equal(r[c].n, N_CHAIN);
+            out->accepted += (uint64_t)r[c].usage.accepted;
             for (int i = 0; i < N_CHAIN; i++) {
                 h = (h ^ (uint32_t)r[c].token[i]) * 2654435761u;
-                count[i][(h >> 20) % N_CELLS]++;
+                out->count[i][(h >> 20) % N_CELLS]++;
             }
             if (drafts < 0)
                 memcpy(said[ask * N_CHOICE + c], r[c].token, sizeof said[0]);
         }
     }
+    out->skipped = di_engine_stats(e).skipped;
     rig_close(e);
-    return accepted;
 }
 
 /* Two samples of one law: sum (a-b)^2 / (a+b) is chi-square with at most N_CELLS-1 degrees. */
@@ -93,13 +163,30 @@ static double chi_square(const double *a, const double *b)
 
 static void test_chains_have_the_same_law_with_and_without_drafts(void **state)
 {
-    static double plain[N_CHAIN][N_CELLS], drafted[N_CHAIN][N_CELLS];
+    static const setting settings[] = {
+        {"top-k", .temperature = 1, .top_k = 2},
+        {"top-p", .temperature = 0.6f, .top_p = 0.1f},
+        {"a constraint", .temperature = 1, .top_k = 2, .masked = true},
+        {"adaptive lengths", .temperature = 1, .top_k = 2, .adaptive = true},
+    };
+    static chains plain, drafted;
 
     (void)state;
-    sample_chains(-1, 1000, plain);
-    assert_true(sample_chains(N_DRAFT, 5000, drafted) > 200);
-    for (int i = 0; i < N_CHAIN; i++)
-        assert_true(chi_square(plain[i], drafted[i]) < 24.3); /* 0.1 % at 7 degrees */
+    for (size_t s = 0; s < sizeof settings / sizeof *settings; s++) {
+        const setting *how = &settings[s];
+
+        sample_chains(how, -1, 1000, &plain);
+        sample_chains(how, N_DRAFT, 5000, &drafted);
+        if (drafted.accepted < 200 || (how->adaptive && drafted.skipped == 0))
+            fail_msg("%s: %d drafts accepted, %d skipped", how->name, (int)drafted.accepted,
+                     (int)drafted.skipped);
+        for (int i = 0; i < N_CHAIN; i++) {
+            double x = chi_square(plain.count[i], drafted.count[i]);
+
+            if (x > 24.3) /* 0.1 % at 7 degrees */
+                fail_msg("%s, %d tokens: chi-square %.1f", how->name, i + 1, x);
+        }
+    }
 }
 
 /* The comparison can tell laws apart. */

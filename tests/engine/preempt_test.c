@@ -20,12 +20,12 @@ static void draw_prompts(uint32_t seed)
 }
 
 /* A pool that the outputs outgrow: every prompt fits a block, every answer needs two. */
-static di_engine *crowded(di_engine_options o)
+static di_engine *crowded(const char *dir, di_engine_options o)
 {
     o.max_seqs = N_ASK;
     o.kv_tokens = 512;
     o.draft_fixed = true;
-    return rig_start(MINI_F, o);
+    return rig_start(dir, o);
 }
 
 /* ---- accounts ---- */
@@ -36,17 +36,15 @@ static void check_usage(const di_usage *u, int64_t n_prompt)
     assert_int_equal(u->cached_tokens + u->recomputed_tokens + u->computed_tokens, n_prompt);
 }
 
-static void test_a_preempted_prompt_is_counted_once(void **state)
+static void preempt_some(const char *dir)
 {
     di_engine *e;
     di_stats s;
     int64_t repeated = 0;
 
-    (void)state;
-    draw_prompts(1);
     for (int i = 0; i < N_ASK; i++)
-        rig_plain(MINI_F, rig_params(ids[i], N_PROMPT, N_OUT), &plain[i]);
-    e = crowded((di_engine_options){.draft_tokens = -1});
+        rig_plain(dir, rig_params(ids[i], N_PROMPT, N_OUT), &plain[i]);
+    e = crowded(dir, (di_engine_options){.draft_tokens = -1});
     for (int i = 0; i < N_ASK; i++)
         rig_submit(e, rig_params(ids[i], N_PROMPT, N_OUT), &got[i]);
     rig_wait(e);
@@ -61,6 +59,14 @@ static void test_a_preempted_prompt_is_counted_once(void **state)
     }
     assert_int_equal(s.repeated_tokens, repeated);
     rig_close(e);
+}
+
+static void test_a_preempted_prompt_is_counted_once(void **state)
+{
+    (void)state;
+    draw_prompts(1);
+    preempt_some(MINI_F);
+    preempt_some(MINI_B);
 }
 
 /* Tokens whose blocks are there without a state to start from are recomputed ones. */
@@ -176,9 +182,9 @@ static void test_masks_hold_for_a_choice_that_is_computed_again(void **state)
 
     (void)state;
     for (uint32_t round = 0; round < 6; round++) {
-        di_engine *e = crowded((di_engine_options){.draft_tokens = 1 + (int)round % 5,
-                                                   .no_prefix_cache = round % 2,
-                                                   .no_async = round == 3});
+        di_engine *e = crowded(MINI_F, (di_engine_options){.draft_tokens = 1 + (int)round % 5,
+                                                           .no_prefix_cache = round % 2,
+                                                           .no_async = round == 3});
 
         draw_prompts(10 + round);
         for (int i = 0; i < N_ASK; i++)
