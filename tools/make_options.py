@@ -15,11 +15,17 @@ are in [operations.md](operations.md).
 """
 
 
+def output(*words):
+    return subprocess.run([BINARY, *words], check=True, capture_output=True, text=True).stdout
+
+
 def help_of(*name):
-    return subprocess.run([BINARY, *name, "--help"], check=True, capture_output=True, text=True).stdout
+    return output(*name, "--help")
 
 
 names = re.findall(r"^  ([a-z]+) ", help_of().split("Subcommands:")[1], re.M)
 parts = [HEAD, "```\n" + help_of() + "```\n"]
 parts += [f"## {name}\n\n```\n{help_of(name)}```\n" for name in names]
+parts += ["## DeepInfer's names\n\nOptions and `DEEPINFER_*` variables of DeepInfer are understood by the "
+          "programs that run an engine\n(printed by `deepinfer --names`):\n\n" + output("--names")]
 (ROOT / "docs/options.md").write_text("\n".join(parts))

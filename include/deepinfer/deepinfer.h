@@ -103,7 +103,7 @@ typedef struct di_engine_options {
     bool draft_fixed;     /* verify all drafts instead of choosing lengths by expected speed */
     const char *cost_dir; /* where the measured cost table is kept; NULL = not kept */
     bool no_async;        /* plain loop: finish a step before the next is prepared */
-    int stats_interval;   /* steps between statistics; 100 */
+    int stats_interval;   /* log the statistics line every so many steps; 0 = never */
 } di_engine_options;
 
 /* Start an engine on an open model. Several may run on one model: their steps take turns (open the

@@ -9,7 +9,8 @@
 #include <unistd.h>
 
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
-static const char *const area_names[] = {"base", "load", "kernel", "model", "kv", "cli", "server"};
+static const char *const area_names[] = {"base", "load",   "kernel", "model",
+                                         "kv",   "engine", "cli",    "server"};
 static log_level max_level = LOG_WARN;
 static bool json_lines;
 

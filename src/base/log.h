@@ -13,6 +13,7 @@ typedef enum log_area {
     LOG_KERNEL,
     LOG_MODEL,
     LOG_KV,
+    LOG_ENGINE,
     LOG_CLI,
     LOG_SERVER
 } log_area;

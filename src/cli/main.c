@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/names.h"
 
 typedef struct program {
     const char *name, *help;
@@ -29,7 +30,8 @@ static void print_help(FILE *to)
           to);
     for (size_t i = 0; i < ARRAY_LEN(programs); i++)
         fprintf(to, "  %-10s %s\n", programs[i].name, programs[i].help);
-    fputs("\ndeepinfer SUBCOMMAND --help shows its options.\n" CLI_EXIT_HELP
+    fputs("\ndeepinfer SUBCOMMAND --help shows its options;\n"
+          "deepinfer --names those of DeepInfer that are understood.\n" CLI_EXIT_HELP
           "\n\nExample: deepinfer generate --model models/tiny --prompt \"Hello!\"\n",
           to);
 }
@@ -61,6 +63,10 @@ int main(int argc, char **argv)
     }
     if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
         puts("deepinfer " DI_VERSION);
+        return close_output(CLI_OK);
+    }
+    if (strcmp(name, "--names") == 0) {
+        names_print();
         return close_output(CLI_OK);
     }
     for (size_t i = 0; i < ARRAY_LEN(programs); i++)

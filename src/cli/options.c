@@ -11,9 +11,15 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/cli.h"
+#include "cli/names.h"
 
 #define MAX_OPTIONS 64
+#define MAX_NAMES   128
 #define HELP_COLUMN 24
+
+/* Values of long options: an option of the program, or one of DeepInfer's names. */
+#define CODE_OPTION 256
+#define CODE_NAME   1024
 
 static void print_help(const opt_program *p)
 {
@@ -81,7 +87,7 @@ static di_code set_choice(const opt *o, const char *text, di_status *st)
     return di_fail(st, DI_E_INVALID, "--%s is \"%s\", but must be one of: %s", o->name, text, all);
 }
 
-static di_code set(const opt *o, const char *text, di_status *st)
+di_code opt_set(const opt *o, const char *text, di_status *st)
 {
     opt_list *list = o->to;
 
@@ -124,7 +130,26 @@ static di_code wrong_option(const opt_program *p, char **argv, int code, di_stat
                    word, p->name);
 }
 
-/* The tables that getopt wants; the value of a long option is 256 + its index. */
+/* DeepInfer's options that this program understands and does not have itself; returns how many. */
+static int add_names(const opt_program *p, struct option *longs)
+{
+    size_t n;
+    const known_name *k = names_all(&n);
+    int added = 0;
+
+    DI_CHECK(n <= MAX_NAMES);
+    for (size_t i = 0; i < n; i++) {
+        if (!k[i].option || opt_find(p, k[i].option) || !names_fit(p, &k[i]))
+            continue;
+        longs[added++] =
+            (struct option){.name = k[i].option,
+                            .has_arg = names_boolean(&k[i]) ? optional_argument : required_argument,
+                            .val = CODE_NAME + (int)i};
+    }
+    return added;
+}
+
+/* The tables that getopt wants. */
 static void make_tables(const opt_program *p, struct option *longs, char *shorts)
 {
     *shorts++ = ':';
@@ -133,7 +158,8 @@ static void make_tables(const opt_program *p, struct option *longs, char *shorts
         const opt *o = &p->options[i];
         int has_arg = o->kind == OPT_FLAG ? no_argument : required_argument;
 
-        longs[i] = (struct option){.name = o->name, .has_arg = has_arg, .val = 256 + (int)i};
+        longs[i] =
+            (struct option){.name = o->name, .has_arg = has_arg, .val = CODE_OPTION + (int)i};
         if (o->letter) {
             *shorts++ = o->letter;
             if (has_arg)
@@ -141,34 +167,54 @@ static void make_tables(const opt_program *p, struct option *longs, char *shorts
         }
     }
     longs[p->n] = (struct option){.name = "help", .val = 'h'};
-    longs[p->n + 1] = (struct option){0};
+    longs[p->n + 1 + (size_t)add_names(p, longs + p->n + 1)] = (struct option){0};
     *shorts = 0;
 }
 
 static const opt *by_code(const opt_program *p, int code)
 {
-    if (code >= 256)
-        return &p->options[code - 256];
+    if (code >= CODE_OPTION)
+        return &p->options[code - CODE_OPTION];
     for (size_t i = 0; i < p->n; i++)
         if (p->options[i].letter == code)
             return &p->options[i];
     return NULL;
 }
 
+/* Once, by whoever comes first: the file or the command line. */
+static di_code read_environment(const opt_program *p, di_status *st)
+{
+    static bool done;
+
+    if (done)
+        return DI_OK;
+    done = true;
+    return names_environment(p, st);
+}
+
 opt_result opt_parse(const opt_program *p, int argc, char **argv, int *first, di_status *st)
 {
-    struct option longs[MAX_OPTIONS + 2];
+    struct option longs[MAX_OPTIONS + MAX_NAMES + 2];
     char shorts[2 * MAX_OPTIONS + 3];
+    size_t n_names;
+    const known_name *name = names_all(&n_names);
     int code;
 
     DI_CHECK(p->n <= MAX_OPTIONS);
+    if (read_environment(p, st) != DI_OK)
+        return OPT_WRONG;
     make_tables(p, longs, shorts);
     opterr = 0;
     optind = 1;
     /* NOLINTNEXTLINE(concurrency-mt-unsafe): the main thread is the only one yet */
     while ((code = getopt_long(argc, argv, shorts, longs, NULL)) != -1) {
-        const opt *o = by_code(p, code);
+        const opt *o = code < CODE_NAME ? by_code(p, code) : NULL;
 
+        if (code >= CODE_NAME) {
+            if (names_set(p, &name[code - CODE_NAME], optarg, st) != DI_OK)
+                return OPT_WRONG;
+            continue;
+        }
         if (code == 'h') {
             print_help(p);
             return OPT_HELP_SHOWN;
@@ -177,7 +223,7 @@ opt_result opt_parse(const opt_program *p, int argc, char **argv, int *first, di
             wrong_option(p, argv, code, st);
             return OPT_WRONG;
         }
-        if (set(o, optarg, st) != DI_OK)
+        if (opt_set(o, optarg, st) != DI_OK)
             return OPT_WRONG;
     }
     if (first) {
@@ -236,7 +282,7 @@ static char *value_of(char *s)
     return s;
 }
 
-static const opt *by_name(const opt_program *p, const char *name)
+const opt *opt_find(const opt_program *p, const char *name)
 {
     for (size_t i = 0; i < p->n; i++)
         if (strcmp(p->options[i].name, name) == 0)
@@ -257,14 +303,14 @@ static di_code set_line(const opt_program *p, char *line, di_status *st)
     *equals = 0;
     name = trim(name);
     value = value_of(equals + 1);
-    o = by_name(p, name);
+    o = opt_find(p, name);
     if (!value)
         return di_fail(st, DI_E_FORMAT, "text behind the closing quote, or none");
     if (!o || strcmp(name, "config") == 0)
         return di_fail(st, DI_E_INVALID, "unknown option \"%s\" (see deepinfer %s --help)", name,
                        p->name);
     if (o->kind != OPT_FLAG)
-        return set(o, value, st);
+        return opt_set(o, value, st);
     if (strcmp(value, "true") != 0 && strcmp(value, "false") != 0)
         return di_fail(st, DI_E_INVALID, "%s is \"%s\", but must be true or false", name, value);
     *(bool *)o->to = strcmp(value, "true") == 0;
@@ -275,8 +321,11 @@ di_code opt_read_file(const opt_program *p, const char *path, char **text, di_st
 {
     int number = 0;
     size_t n;
-    di_code rc = file_read(text, &n, path, MAX_FILE, st);
+    di_code rc = read_environment(p, st);
 
+    *text = NULL;
+    if (rc == DI_OK)
+        rc = file_read(text, &n, path, MAX_FILE, st);
     for (char *at = rc == DI_OK ? *text : NULL, *next; at && rc == DI_OK; at = next) {
         next = strchr(at, '\n');
         if (next)

@@ -45,11 +45,16 @@ typedef struct opt_program {
     const char *notes; /* lines below the options; may be NULL */
 } opt_program;
 
+/* The option of this name, or NULL. */
+const opt *opt_find(const opt_program *p, const char *name);
+/* Set an option from text (flags: NULL). Errors: INVALID. */
+di_code opt_set(const opt *o, const char *text, di_status *st);
+
 typedef enum opt_result { OPT_RUN, OPT_HELP_SHOWN, OPT_WRONG } opt_result;
 
-/* Read argv. OPT_HELP_SHOWN: --help was asked for and printed to standard output. OPT_WRONG: *st
- * has the message. *first: index of the first operand, or argc; operands are refused when it is
- * NULL. */
+/* Read argv, after the environment (names.h). OPT_HELP_SHOWN: --help was asked for and printed to
+ * standard output. OPT_WRONG: *st has the message. *first: index of the first operand, or argc;
+ * operands are refused when it is NULL. */
 opt_result opt_parse(const opt_program *p, int argc, char **argv, int *first, di_status *st);
 
 /* The FILE of "--config FILE" or "--config=FILE" in argv, or NULL: read before opt_parse, whose
@@ -58,5 +63,6 @@ const char *opt_config_file(int argc, char **argv);
 
 /* Read a file of "name = value" lines (a flag: "name = true"; # starts a comment; a value may stand
  * in double quotes; lists: several lines). *text keeps what string options point to: mem_free it
- * when they are not needed any more. Errors: IO, FORMAT and INVALID (name the line). */
+ * when they are not needed any more. The environment (names.h) is read before, so that the file
+ * comes on top. Errors: IO, FORMAT and INVALID (name the line). */
 di_code opt_read_file(const opt_program *p, const char *path, char **text, di_status *st);

@@ -2,8 +2,10 @@
 #include "cli/service.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/progress.h"
 #include "engine/model_parts.h"
@@ -61,12 +63,15 @@ di_code service_open(service *s, const session_options *o, const weights_choice 
                                                             : (int)e->drafts,
                             .draft_fixed = e->fixed,
                             .cost_dir = e->cost_dir,
+                            .stats_interval = (int)e->stats_interval,
                             .no_async = e->no_async};
     di_code rc;
 
     *s = (service){0};
     if (!o->model)
         return di_fail(st, DI_E_INVALID, "no model: give --model DIR");
+    if (e->stats_interval && !getenv("DI_LOG")) /* NOLINT(concurrency-mt-unsafe): no threads yet */
+        log_set_level(LOG_INFO);
     if (w)
         DI_TRY(weights_apply(w, &mo, st));
     DI_TRY(di_model_open(&s->model, o->model, &mo, st));

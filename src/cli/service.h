@@ -16,6 +16,7 @@ typedef struct engine_choice {
     int64_t replay_keep;
     const char *replay; /* exact, off, compact, mask */
     const char *cost_dir;
+    int64_t stats_interval; /* steps; 0 = none */
     bool fixed, no_cache, no_async, stats;
 } engine_choice;
 
@@ -66,6 +67,18 @@ extern const char *const service_replays[];
          .help = "rows of a step (default: 512)",                                                  \
          .min = 1,                                                                                 \
          .max = 1 << 20},                                                                          \
+        {.name = "cost-dir",                                                                       \
+         .kind = OPT_STRING,                                                                       \
+         .to = &(o).cost_dir,                                                                      \
+         .arg = "DIR",                                                                             \
+         .help = "keep the measured times of steps in DIR"},                                       \
+        {.name = "stats-interval",                                                                 \
+         .kind = OPT_INT,                                                                          \
+         .to = &(o).stats_interval,                                                                \
+         .arg = "N",                                                                               \
+         .help = "the engine's statistics line every N steps",                                     \
+         .min = 1,                                                                                 \
+         .max = 1 << 30},                                                                          \
         {.name = "no-prefix-cache",                                                                \
          .kind = OPT_FLAG,                                                                         \
          .to = &(o).no_cache,                                                                      \

@@ -201,6 +201,7 @@ struct di_engine {
     di_stats stats;
     di_stats line_base; /* at the last statistics line */
     uint64_t line_ns;
+    uint64_t line_steps; /* host thread: steps at the last line that was logged */
 
     /* Host thread. */
     di_request *first, *last;   /* open requests */

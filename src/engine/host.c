@@ -467,6 +467,20 @@ static void count_run(di_engine *e, const job *j)
     e->stats.work_flops += j->work.flops;
 }
 
+static void log_stats(di_engine *e)
+{
+    char *line;
+
+    if (e->opt.stats_interval <= 0 ||
+        e->now.steps < e->line_steps + (uint64_t)e->opt.stats_interval)
+        return;
+    e->line_steps = e->now.steps;
+    line = di_engine_stats_line(e, false);
+    if (line)
+        log_info(LOG_ENGINE, "%s", line);
+    di_free(line);
+}
+
 /* Give a planned step to the executing side. */
 static void hand_over(di_engine *e)
 {
@@ -540,6 +554,7 @@ void *host_main(void *engine)
         if (!take_inbox(e, e->n_planned == e->n_processed && !e->first))
             break;
         publish_stats(e); /* before DONE, so that a caller finds his request counted */
+        log_stats(e);
         reap_requests(e);
         if (!e->first)
             continue;

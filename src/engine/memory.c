@@ -19,7 +19,6 @@ di_code engine_settle(di_engine_options *o, int *max_draft, const model_config *
     o->max_batched_tokens = o->max_batched_tokens ? o->max_batched_tokens : 512;
     o->max_queued = o->max_queued ? o->max_queued : 1024;
     o->checkpoint_spacing = o->checkpoint_spacing ? o->checkpoint_spacing : 4096;
-    o->stats_interval = o->stats_interval ? o->stats_interval : 100;
     if (o->max_context == 0)
         o->max_context = c->max_context < DEFAULT_CONTEXT ? c->max_context : DEFAULT_CONTEXT;
     drafts = o->draft_tokens < 0 ? 0 : o->draft_tokens ? o->draft_tokens : c->draft_block;
