@@ -187,11 +187,11 @@ typedef struct di_event {
     const di_token_logprob *top; /* [n_tokens][n_top] */
     int n_top;
     di_finish finish;
-    int stop_index; /* index of the stop string that matched, -1 = none */
-    di_code code;   /* DI_FINISH_ERROR */
-    const char *message;
-    di_usage usage; /* FINISH and DONE; before: prompt_tokens and cached_tokens only */
-    uint64_t seed;  /* the seed in use */
+    int stop_index;      /* index of the stop string that matched, -1 = none */
+    di_code code;        /* DI_FINISH_ERROR */
+    const char *message; /* of an error; of PROMPT: why replay was off for this request, or NULL */
+    di_usage usage;      /* FINISH and DONE; before: prompt_tokens and cached_tokens only */
+    uint64_t seed;       /* the seed in use */
 } di_event;
 
 typedef struct di_request_params {

@@ -244,7 +244,12 @@ static void process_part(di_engine *e, const sched_part *p, const part_result *r
     if (!c->ended) {
         if (p->sample && c->req->prompt_value && c->idx == 0)
             event_send(e, c, DI_EVENT_PROMPT,
-                       &(di_event){.token = c->x.ids, .n_tokens = (int)c->req->n_prompt},
+                       &(di_event){.token = c->x.ids,
+                                   .n_tokens = (int)c->req->n_prompt,
+                                   .message = e->opt.replay == DI_REPLAY_OFF
+                                                  ? NULL
+                                                  : "replay was off for this request: prompt "
+                                                    "log-probabilities need every row"},
                        c->req->prompt_value);
         n = feed_constraint(c, r, &accepted);
         c->n_known += n;

@@ -113,6 +113,7 @@ static void test_no_output_tokens_means_none(void **state)
     rig_ask(e, p, &got);
     assert_int_equal(got.n, 0);
     assert_true(isnan(got.prompt[0]));
+    assert_non_null(strstr(got.note, "replay was off"));
     for (int i = 1; i < 30; i++)
         assert_true(got.prompt[i] < 0);
     rig_close(e);

@@ -127,8 +127,10 @@ void rig_take(const di_event *ev)
     r->n_events++;
     if (ev->type == DI_EVENT_TOKENS)
         take_tokens(r, ev);
-    if (ev->type == DI_EVENT_PROMPT)
+    if (ev->type == DI_EVENT_PROMPT) {
         memcpy(r->prompt, ev->logprob, (size_t)ev->n_tokens * sizeof *r->prompt);
+        strncpy(r->note, ev->message ? ev->message : "", sizeof r->note - 1);
+    }
     if (ev->type == DI_EVENT_FINISH) {
         assert_false(r->finished);
         r->finished = true;

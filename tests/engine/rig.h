@@ -27,7 +27,7 @@ typedef struct reply {
     di_finish finish;
     di_code code;
     int stop_index;
-    char message[256];
+    char message[256], note[128]; /* of FINISH, of PROMPT */
     di_usage usage;
     uint64_t seed;
 } reply;
