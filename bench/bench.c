@@ -191,8 +191,10 @@ static void report(bench *b)
 
         fprintf(stderr, "%-14s %-44s %10.4g %-8s %9.4g %8.3f\n", c->name, c->text, value, unit,
                 ceil, fraction);
-        printf("%s,%s,%d,%.5g,%s,%.5g,%.4f\n", c->name, c->text, b->n_threads, value, unit, ceil,
-               fraction);
+        printf("%s,", c->name);
+        for (const char *t = c->text; *t; t++) /* a comma would be another column */
+            putchar(*t == ',' ? ';' : *t);
+        printf(",%d,%.5g,%s,%.5g,%.4f\n", b->n_threads, value, unit, ceil, fraction);
     }
 }
 

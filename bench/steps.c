@@ -200,9 +200,9 @@ int main(int argc, char **argv)
 
     make_model(s, &ckpt, bench_threads(b));
     work_of_row(ckpt, &bytes, &ops);
-    bench_rate(b, "prefill_step", "512 tokens, 2 layers", ops * CHUNK + attention_ops(s->cfg),
+    bench_rate(b, "prefill_step", "512 tokens through 2 layers", ops * CHUNK + attention_ops(s->cfg),
                CEILING_BF16, run_prefill, s);
-    bench_rate(b, "decode_step", "1 token, 2 layers and the head", bytes, CEILING_READ, run_decode,
+    bench_rate(b, "decode_step", "1 token through 2 layers and the head", bytes, CEILING_READ, run_decode,
                s);
     rc = bench_run(b);
     kv_seq_free(s->seq);

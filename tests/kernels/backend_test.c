@@ -18,7 +18,7 @@ static int wanted; /* OP_BIG or 0 */
 
 static bool is_wanted(const op_case *c)
 {
-    return (c->flags & OP_BIG) == wanted;
+    return (c->flags & (OP_BIG | OP_BENCH)) == wanted;
 }
 
 typedef struct fixture {

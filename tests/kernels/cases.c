@@ -1,4 +1,5 @@
-/* The case table: sizes of 1, odd ones, one below and above a tile, and the real model's. */
+/* The case table: sizes of 1, odd ones, one below and above a tile, and the real model's. Those
+ * with .bench are what bench_kernels measures, 64 of the 384 experts of a layer among them. */
 #include "kernels/op_cases.h"
 
 /* bf16 outputs of f32 sums whose order is free. */
@@ -29,7 +30,24 @@
     {                                                                                              \
         .op = op_, .name = name_, __VA_ARGS__                                                      \
     }
+#define GEMV_FP8 .flags = OP_BENCH, .bench = "fp8_gemv"
+#define GEMM_FP8 .flags = OP_BENCH, .bench = "fp8_gemm"
+#define EXPERTS_64(name_, ...)                                                                     \
+    {                                                                                              \
+        .op = OP_EXPERTS, .name = name_, .n_experts = 64, .dim = 5120, .inter = 2304,              \
+        .flags = OP_BENCH, __VA_ARGS__                                                             \
+    }
+#define SAMPLE(name_, row_)                                                                        \
+    {                                                                                              \
+        .op = OP_SAMPLE, .name = (name_), .items = 8, .out = 129280, .row = (row_), EXACT,         \
+        .flags = OP_BIG, .bench = "sample"                                                         \
+    }
 #define INDEX .cols = 128, .dim = 32, .rope = 64
+
+static const sample_row greedy = {.top_p = 1};
+static const sample_row plain = {.temperature = 1, .top_p = 1};
+static const sample_row top_p = {.temperature = 1, .top_p = 0.95f};
+static const sample_row top_k = {.temperature = 0.6f, .top_p = 1, .top_k = 50};
 
 const op_case op_cases[] = {
     {.op = OP_GATHER, .name = "wide", .items = 9, .cols = 5120, .k = 4, EXACT},
@@ -37,6 +55,10 @@ const op_case op_cases[] = {
 
     {.op = OP_ROPE_ROWS, .name = "real", .items = 300, .rope = 64, F32_TOL},
     {.op = OP_ROPE_ROWS, .name = "one pair", .items = 3, .rope = 2, F32_TOL},
+
+    {.op = OP_KEEP_ROWS, .name = "real", .items = 40, .cols = 5120, EXACT},
+    {.op = OP_KEEP_ROWS, .name = "odd", .items = 300, .cols = 33, EXACT},
+    {.op = OP_KEEP_ROWS, .name = "one", .items = 1, .cols = 1, EXACT},
 
     {.op = OP_ENGRAM_GATHER, .name = "real", .items = 9, .dim = 256, .k = 24, EXACT},
     {.op = OP_ENGRAM_GATHER, .name = "small", .items = 300, .dim = 32, .k = 6, EXACT},
@@ -56,6 +78,10 @@ const op_case op_cases[] = {
     HC("collapse of chosen rows", 4, 256, OP_HC_COLLAPSE | OP_HC_ROWS, .items = 17),
     HC("expand", 4, 160, OP_HC_EXPAND, .items = 5),
     HC("mix", 4, 160, OP_HC_MIX, .items = 5),
+    HC("expand mix collapse norm 1 row", 4, 5120, HC_ALL | OP_BENCH, .items = 1, .copies = 240,
+       .bench = "hc"),
+    HC("expand mix collapse norm 512 rows", 4, 5120, HC_ALL | OP_BENCH, .items = 512,
+       .bench = "hc"),
 
     {.op = OP_TAP, .name = "real", .items = 5, .hc = 4, .dim = 5120, ACT_TOL},
     {.op = OP_TAP, .name = "small", .items = 300, .hc = 4, .dim = 96, ACT_TOL},
@@ -88,17 +114,33 @@ const op_case op_cases[] = {
     BF16("whole panels", 384, 512, .items = 150, ACT_TOL),
     BF16("whole panels, accumulate", 128, 256, .items = 70, .to = LINEAR_F32,
          .flags = OP_ACCUMULATE, F32_TOL),
-    FP8("wq_a wkv", 1792, 5120, .items = 16, .flags = OP_BIG | OP_TWO_PARTS, ACT_TOL),
-    FP8("wq_b", 32768, 1280, .items = 16, .flags = OP_BIG, ACT_TOL),
+    FP8("wq_b 32768x1280 1 row", 32768, 1280, .items = 1, .copies = 16, GEMV_FP8),
+    FP8("wq_b 32768x1280 16 rows", 32768, 1280, .items = 16, .flags = OP_BIG, ACT_TOL,
+        .bench = "fp8_gemm"),
+    FP8("wq_b 32768x1280 512 rows", 32768, 1280, .items = 512, GEMM_FP8),
+    FP8("wo_b 5120x8192 1 row", 5120, 8192, .items = 1, .copies = 16, GEMV_FP8),
+    FP8("wo_b 5120x8192 16 rows", 5120, 8192, .items = 16, .flags = OP_BIG, ACT_TOL,
+        .bench = "fp8_gemm"),
+    FP8("wo_b 5120x8192 512 rows", 5120, 8192, .items = 512, GEMM_FP8),
+    FP8("wq_a+wkv 1792x5120 1 row", 1792, 5120, .items = 1, .copies = 64,
+        .flags = OP_BENCH | OP_TWO_PARTS, .bench = "fp8_gemv"),
+    FP8("wq_a+wkv 1792x5120 16 rows", 1792, 5120, .items = 16, .flags = OP_BIG | OP_TWO_PARTS,
+        ACT_TOL, .bench = "fp8_gemm"),
+    FP8("wq_a+wkv 1792x5120 512 rows", 1792, 5120, .items = 512, .flags = OP_BENCH | OP_TWO_PARTS,
+        .bench = "fp8_gemm"),
     FP8("wo_a", 8192, 4096, .items = 16, .groups = 8, .to = LINEAR_Q8,
         .flags = OP_BIG | OP_X_IS_ACT, ACT_TOL),
-    FP8("wo_b", 5120, 8192, .items = 16, .flags = OP_BIG, ACT_TOL),
     FP8("engram wkv", 25600, 6144, .items = 16, .flags = OP_BIG, ACT_TOL),
     BF16("router", 384, 5120, .items = 16, .to = LINEAR_F32, .flags = OP_BIG, F32_TOL),
     BF16("compressor", 1024, 5120, .items = 16, .to = LINEAR_F32, .flags = OP_BIG | OP_TWO_PARTS,
          F32_TOL),
     BF16("index key", 128, 512, .items = 16, .flags = OP_BIG, ACT_TOL),
     BF16("head, an eighth", 16160, 5120, .items = 4, .to = LINEAR_F32, .flags = OP_BIG, F32_TOL),
+
+    BF16("head 129280x5120 1 row", 129280, 5120, .items = 1, .flags = OP_BENCH,
+         .bench = "bf16_gemv"),
+    BF16("head 129280x5120 16 rows", 129280, 5120, .items = 16, .flags = OP_BENCH,
+         .bench = "bf16_gemm"),
 
     {.op = OP_QKV, .name = "real", .items = 9, .cols = 1280, .dim = 512, .rope = 64, ACT_TOL},
     {.op = OP_QKV,
@@ -133,6 +175,11 @@ const op_case op_cases[] = {
     SEQ(OP_INDEX_SCORES, "filtered", .items = 5, .heads = 32, INDEX, .ratio = 1, .len = 300,
         .k = 33, .chunk = 7, .blocks = 12, .block = 8, .flags = OP_FILTER, F32_TOL),
 
+    SEQ(OP_INDEX_SCORES, "scales far apart", .items = 5, .heads = 32, INDEX, .ratio = 1, .len = 300,
+        .k = 33, .chunk = 7, .flags = OP_SPREAD, F32_TOL),
+    SEQ(OP_INDEX_SCORES, "scales far apart, odd heads", .items = 9, .heads = 12, INDEX, .ratio = 2,
+        .len = 131, .k = 16, .chunk = 5, .flags = OP_SPREAD, F32_TOL),
+
     SEQ(OP_SELECT, "ties", .items = 40, INDEX, .ratio = 2, .len = 40, .k = 33, .chunk = 7, EXACT),
     SEQ(OP_SELECT, "top 512", .items = 5, INDEX, .ratio = 1, .len = 3000, .k = 512, .chunk = 3,
         EXACT),
@@ -152,14 +199,16 @@ const op_case op_cases[] = {
         .rope = 16, .ratio = 1, .len = 1, .flags = OP_NO_COMPRESSED, DEEP_TOL),
     SEQ(OP_ATTENTION, "draft", .items = 5, .heads = 4, .dim = 512, .cols = 32, .rope = 64,
         .ratio = 1, .len = 3, .chunk = 5, .flags = OP_DRAFT, DEEP_TOL),
-    SEQ(OP_ATTENTION, "640 keys", .items = 8, .heads = 64, .dim = 512, .cols = 128, .rope = 64,
-        .ratio = 1, .len = 4000, .k = 512, .flags = OP_BIG, DEEP_TOL),
-    SEQ(OP_INDEX_SCORES, "131072 entries", .items = 1, .heads = 32, INDEX, .ratio = 1,
-        .len = 131071, .k = 512, .flags = OP_BIG, F32_TOL),
-    SEQ(OP_INDEX_SCORES, "16384 entries, chunks", .items = 4, .heads = 32, INDEX, .ratio = 1,
-        .len = 16384, .k = 512, .chunk = 17, .flags = OP_BIG, F32_TOL),
+    SEQ(OP_ATTENTION, "64 heads x 512 on 128 + 512 keys 8 rows", .items = 8, .heads = 64,
+        .dim = 512, .cols = 128, .rope = 64, .ratio = 1, .len = 4000, .k = 512, .flags = OP_BIG,
+        DEEP_TOL, .bench = "attention"),
+    SEQ(OP_INDEX_SCORES, "32 heads x 128 on 131072 entries 1 row", .items = 1, .heads = 32, INDEX,
+        .ratio = 1, .len = 131071, .k = 512, .flags = OP_BIG, F32_TOL, .bench = "index_scores"),
+    SEQ(OP_INDEX_SCORES, "32 heads x 128 on 16384 entries in chunks", .items = 4, .heads = 32,
+        INDEX, .ratio = 1, .len = 16384, .k = 512, .chunk = 17, .flags = OP_BIG, F32_TOL,
+        .bench = "index_scores"),
     SEQ(OP_SELECT, "512 of 131072", .items = 1, INDEX, .ratio = 1, .len = 131071, .k = 512,
-        .flags = OP_BIG, EXACT),
+        .flags = OP_BIG, EXACT, .bench = "select"),
 
     SEQ(OP_RING_COMMIT, "short", .items = 9, .dim = 64, .cols = 32, .ratio = 1, .len = 130,
         .chunk = 7, EXACT),
@@ -229,12 +278,26 @@ const op_case op_cases[] = {
      .flips = 0.03,
      .flags = OP_BIG},
 
+    EXPERTS_64("1 row on 6 of 64 experts and the shared", .items = 1, .k = 6, .bench = "fp4_gemv"),
+    EXPERTS_64("1 row on 48 of 64 experts and the shared", .items = 1, .k = 48,
+               .bench = "fp4_gemv"),
+    EXPERTS_64("6 rows on 6 of 64 experts each and the shared", .items = 6, .k = 6,
+               .bench = "fp4_gemm"),
+    EXPERTS_64("171 rows with 16 per expert and the shared", .items = 171, .k = 6,
+               .bench = "fp4_gemm"),
+    EXPERTS_64("512 rows with 48 per expert and the shared", .items = 512, .k = 6,
+               .bench = "fp4_gemm"),
+
     {.op = OP_CONFIDENCE, .name = "real", .items = 9, .dim = 5120, .cols = 256, F32_TOL},
     {.op = OP_CONFIDENCE, .name = "small", .items = 17, .dim = 96, .cols = 32, F32_TOL},
 
     {.op = OP_SAMPLE, .name = "small", .items = 300, .out = 1000, EXACT},
     {.op = OP_SAMPLE, .name = "odd", .items = 24, .out = 33, EXACT},
     {.op = OP_SAMPLE, .name = "real", .items = 9, .out = 129280, EXACT, .flags = OP_BIG},
+    SAMPLE("129280 tokens greedy", &greedy),
+    SAMPLE("129280 tokens temperature 1", &plain),
+    SAMPLE("129280 tokens temperature 1 top-p 0.95", &top_p),
+    SAMPLE("129280 tokens temperature 0.6 top-k 50", &top_k),
     {.op = OP_LOGPROBS, .name = "small", .items = 300, .out = 1000, .k = 5, F32_TOL},
     {.op = OP_LOGPROBS, .name = "odd", .items = 24, .out = 33, .k = 20, F32_TOL},
     {.op = OP_LOGPROBS,
@@ -271,7 +334,8 @@ kernel_limits op_limits(const op_case *c, int n)
         int rows = c->items * max_int(c->chunk, 1);
 
         l.n_rows = max_int(l.n_rows, max_int(rows, 600));
-        l.n_logit_rows = max_int(l.n_logit_rows, c->items);
+        if (c->op == OP_SAMPLE || c->op == OP_LOGPROBS)
+            l.n_logit_rows = max_int(l.n_logit_rows, c->items);
         l.hidden = max_int(l.hidden, c->dim);
         l.hc = max_int(l.hc, c->hc);
         l.n_heads = max_int(l.n_heads, c->heads);

@@ -21,6 +21,7 @@
 typedef enum op_kind {
     OP_GATHER,
     OP_ROPE_ROWS,
+    OP_KEEP_ROWS,
     OP_ENGRAM_GATHER,
     OP_ENGRAM_APPLY,
     OP_HC,
@@ -55,7 +56,9 @@ enum {
     OP_FILTER = 512,  /* index_scores, select: candidates of an earlier layer */
     OP_SOURCE = 1024, /* index_scores, select: candidate source */
     OP_DRAFT = 2048,  /* attention */
-    OP_NO_COMPRESSED = 4096
+    OP_NO_COMPRESSED = 4096,
+    OP_BENCH = 8192,  /* too large for a test: for the benchmark alone */
+    OP_SPREAD = 16384 /* index_scores: scales of a query's or key's groups up to 2^12 apart */
 };
 
 typedef struct op_case {
@@ -70,6 +73,9 @@ typedef struct op_case {
     int hc, dim, heads, rope, k, n_experts, inter;
     int ratio, len, chunk; /* sequences: entries per token, tokens before, largest chunk */
     int blocks, block;     /* candidates */
+    const sample_row *row; /* sample: how all rows sample; NULL: rows differ */
+    const char *bench;     /* name in the benchmark; NULL: not measured */
+    int copies; /* benchmark: sets of weights that take turns, more than the caches hold; 0 = 1 */
     /* Allowed difference from ref. At most the share `flips` of an output's elements may differ,
      * each by one step of its format (bf16, E4M3, E2M1; `rel` for f32) plus abs times the rms of
      * its item. Integers and outputs of cases with flips 0 are equal. */
@@ -91,7 +97,19 @@ typedef struct op_inst op_inst;
 
 /* Weights and inputs of the items `item` [n] of a case on back end k (NULL: items 0 .. n-1). */
 op_inst *op_new(kernels *k, const op_case *c, const int *item, int n);
+
+/* All items of a case, with the weights of `donor` (NULL, or an instance on the same k that
+ * op_same_weights, and that outlives this one). */
+op_inst *op_new_sharing(kernels *k, const op_case *c, op_inst *donor);
+bool op_same_weights(const op_case *donor, const op_case *c);
 void op_free(op_inst *o);
+
+/* Free what only building needed. Not on a back end that keeps reading the source of weights (ref).
+ */
+void op_drop_sources(op_inst *o);
+
+/* For the benchmark: the next set of weights, or of experts, takes its turn. */
+void op_next(op_inst *o);
 
 /* Token rows in the instance: items, or the rows of its sequences. */
 int op_n_rows(const op_inst *o);

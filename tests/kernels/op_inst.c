@@ -12,11 +12,12 @@
 const char *op_name(op_kind op)
 {
     static const char *const name[OP_COUNT] = {
-        "gather",  "rope_rows",     "engram_gather",  "engram_apply",
-        "hc",      "tap",           "quantize",       "linear",
-        "qkv",     "compress_pool", "compress_store", "index_scores",
-        "select",  "attention",     "ring_commit",    "route",
-        "experts", "confidence",    "sample",         "logprobs",
+        "gather",       "rope_rows", "keep_rows",     "engram_gather",
+        "engram_apply", "hc",        "tap",           "quantize",
+        "linear",       "qkv",       "compress_pool", "compress_store",
+        "index_scores", "select",    "attention",     "ring_commit",
+        "route",        "experts",   "confidence",    "sample",
+        "logprobs",
     };
 
     return name[op];
@@ -59,6 +60,14 @@ float op_normal(op_rng *r)
 void *op_host(op_inst *o, size_t count, size_t size)
 {
     void *p = arena_alloc(o->host, count + 1, size);
+
+    DI_CHECK(p);
+    return p;
+}
+
+void *op_source(op_inst *o, size_t count, size_t size)
+{
+    void *p = arena_alloc(o->source, count + 1, size);
 
     DI_CHECK(p);
     return p;
@@ -135,13 +144,21 @@ void *op_dev_q8(op_inst *o, const float *host, int64_t n, int64_t cols)
     return q8;
 }
 
-weight *op_load(op_inst *o, const weight_src *src)
+weight *op_borrowed(op_inst *o)
 {
-    weight *w = NULL;
-    di_status st = {0};
+    weight *w;
 
+    if (!o->donor)
+        return NULL;
+    DI_CHECK(o->n_weights < o->donor->n_weights);
+    w = o->donor->weight[o->n_weights];
+    o->weight[o->n_weights++] = w;
+    return w;
+}
+
+weight *op_take_weight(op_inst *o, weight *w)
+{
     DI_CHECK(o->n_weights < OP_MAX_WEIGHTS);
-    DI_CHECK(o->k->ops->load(o->k, src, &w, &st) == DI_OK);
     o->weight[o->n_weights++] = w;
     return w;
 }
@@ -161,7 +178,8 @@ weight_part op_fp8_part(op_inst *o, const char *field, int64_t rows, int64_t col
 {
     op_rng rng = op_rng_of(o->c, field, 0);
     int64_t n_scales = (rows + 31) / 32 * ((cols + 31) / 32);
-    uint8_t *code = op_host(o, (size_t)(rows * cols), 1), *scale = op_host(o, (size_t)n_scales, 1);
+    uint8_t *code = op_source(o, (size_t)(rows * cols), 1),
+            *scale = op_source(o, (size_t)n_scales, 1);
     int base = 127 - 6 - (int)lround(log2((double)cols) / 2);
 
     fill_bytes(&rng, code, rows * cols);
@@ -178,8 +196,8 @@ weight_part op_fp8_part(op_inst *o, const char *field, int64_t rows, int64_t col
 fp4_part op_fp4_part(op_inst *o, const char *field, int e, int64_t rows, int64_t cols)
 {
     op_rng rng = op_rng_of(o->c, field, e);
-    uint8_t *code = op_host(o, (size_t)(rows * cols / 2), 1);
-    uint8_t *scale = op_host(o, (size_t)(rows * cols / 32), 1);
+    uint8_t *code = op_source(o, (size_t)(rows * cols / 2), 1);
+    uint8_t *scale = op_source(o, (size_t)(rows * cols / 32), 1);
     int base = 127 - 2 - (int)lround(log2((double)cols) / 2);
 
     fill_bytes(&rng, code, rows * cols / 2);
@@ -188,21 +206,32 @@ fp4_part op_fp4_part(op_inst *o, const char *field, int e, int64_t rows, int64_t
     return (fp4_part){.data = code, .scale = scale};
 }
 
+/* In hundreds of millions: random bits, with exponents of 2^-8 .. 2^-1. */
+static void fill_bf16(op_rng *rng, uint16_t *x, int64_t n)
+{
+    fill_bytes(rng, (uint8_t *)x, 2 * n);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (uint16_t)((x[i] & 0x83FFu) | 0x3C00u);
+}
+
 static weight_part bf16_part(op_inst *o, const char *field, int64_t rows, int64_t cols, float mean,
                              float spread)
 {
     op_rng rng = op_rng_of(o->c, field, 0);
-    uint16_t *x = op_host(o, (size_t)(rows * cols), sizeof *x);
+    uint16_t *x = op_source(o, (size_t)(rows * cols), sizeof *x);
 
-    for (int64_t i = 0; i < rows * cols; i++)
-        x[i] = bf16_from_f32(mean + spread * op_normal(&rng));
+    if (o->c->flags & OP_BENCH && rows > 1)
+        fill_bf16(&rng, x, rows * cols);
+    else
+        for (int64_t i = 0; i < rows * cols; i++)
+            x[i] = bf16_from_f32(mean + spread * op_normal(&rng));
     return (weight_part){.data = x, .rows = rows};
 }
 
 static weight_part f32_part(op_inst *o, const char *field, int64_t rows, int64_t cols, float spread)
 {
     op_rng rng = op_rng_of(o->c, field, 0);
-    float *x = op_host(o, (size_t)(rows * cols), sizeof *x);
+    float *x = op_source(o, (size_t)(rows * cols), sizeof *x);
 
     for (int64_t i = 0; i < rows * cols; i++)
         x[i] = spread * op_normal(&rng);
@@ -213,7 +242,7 @@ static weight_part table_part(op_inst *o, const char *field, int64_t rows, int64
 {
     op_rng rng = op_rng_of(o->c, field, 0);
     weight_part p = op_fp8_part(o, field, rows, cols);
-    uint8_t *scale = op_host(o, (size_t)(rows * cols / 32), 1);
+    uint8_t *scale = op_source(o, (size_t)(rows * cols / 32), 1);
 
     for (int64_t i = 0; i < rows * cols / 32; i++)
         scale[i] = (uint8_t)(119 + op_below(&rng, 9));
@@ -250,11 +279,15 @@ weight *op_weight(op_inst *o, const char *field, weight_kind kind, int64_t rows,
 {
     int64_t first = two_parts ? rows / 64 * 32 : rows;
     weight_src src = {.name = field, .kind = kind, .cols = cols, .n_parts = 1 + two_parts};
+    weight *w = op_borrowed(o);
 
+    if (w)
+        return w;
     src.part[0] = part_of(o, field, kind, first, cols);
     if (two_parts)
         src.part[1] = part_of(o, "second part", kind, rows - first, cols);
-    return op_load(o, &src);
+    DI_CHECK(o->k->ops->load(o->k, &src, &w, NULL) == DI_OK);
+    return op_take_weight(o, w);
 }
 
 float *op_cs(op_inst *o, const int *item, int64_t n, int rope)
@@ -286,13 +319,14 @@ bool op_is_sequence(op_kind op)
            op == OP_SELECT || op == OP_ATTENTION || op == OP_RING_COMMIT;
 }
 
-op_inst *op_new(kernels *k, const op_case *c, const int *item, int n)
+static op_inst *build(kernels *k, const op_case *c, const int *item, int n, op_inst *donor)
 {
     op_inst *o = calloc(1, sizeof *o);
 
     DI_CHECK(o);
-    *o = (op_inst){.k = k, .c = c, .n = n, .host = arena_new(0)};
-    DI_CHECK(o->host);
+    *o = (op_inst){
+        .k = k, .c = c, .n = n, .donor = donor, .host = arena_new(0), .source = arena_new(0)};
+    DI_CHECK(o->host && o->source);
     o->item = op_host(o, (size_t)n, sizeof *o->item);
     for (int i = 0; i < n; i++)
         o->item[i] = item ? item[i] : i;
@@ -304,16 +338,66 @@ op_inst *op_new(kernels *k, const op_case *c, const int *item, int n)
     return o;
 }
 
+op_inst *op_new(kernels *k, const op_case *c, const int *item, int n)
+{
+    return build(k, c, item, n, NULL);
+}
+
+op_inst *op_new_sharing(kernels *k, const op_case *c, op_inst *donor)
+{
+    DI_CHECK(!donor || op_same_weights(donor->c, c));
+    return build(k, c, NULL, c->items, donor);
+}
+
+bool op_same_weights(const op_case *donor, const op_case *c)
+{
+    const int parts = OP_TWO_PARTS | OP_EXTREMES;
+
+    return (c->op == OP_LINEAR || c->op == OP_EXPERTS) && donor->op == c->op &&
+           donor->kind == c->kind && donor->seed == c->seed && donor->cols == c->cols &&
+           donor->out == c->out && donor->dim == c->dim && donor->inter == c->inter &&
+           donor->n_experts == c->n_experts && donor->copies >= c->copies &&
+           (donor->flags & parts) == (c->flags & parts);
+}
+
+void op_drop_sources(op_inst *o)
+{
+    arena_free(o->source);
+    o->source = NULL;
+}
+
 void op_free(op_inst *o)
 {
     if (!o)
         return;
-    for (int i = 0; i < o->n_weights; i++)
+    for (int i = 0; i < o->n_weights && !o->donor; i++)
         o->k->ops->unload(o->k, o->weight[i]);
     for (int i = 0; i < o->n_bufs; i++)
         o->k->ops->buf_free(o->k, o->buf[i]);
+    arena_free(o->source);
     arena_free(o->host);
     free(o);
+}
+
+/* Every row's experts move on by as many as the rows use. */
+static void next_experts(op_inst *o)
+{
+    int n = o->n * o->c->k;
+
+    for (int i = 0; i < n; i++)
+        o->ids[i] = (o->ids[i] + n) % o->c->n_experts;
+    o->k->ops->put(o->k, (void *)o->args.experts.ids, o->ids, (size_t)n * sizeof *o->ids);
+}
+
+void op_next(op_inst *o)
+{
+    o->turn = o->c->copies > 1 ? (o->turn + 1) % o->c->copies : 0;
+    if (o->c->op == OP_LINEAR)
+        o->args.linear.w = o->weight[o->turn];
+    else if (o->c->op == OP_HC)
+        o->args.hc.fn = o->weight[o->turn];
+    else if (o->c->op == OP_EXPERTS)
+        next_experts(o);
 }
 
 int op_n_rows(const op_inst *o)
@@ -361,6 +445,9 @@ static void run_once(op_inst *o)
         break;
     case OP_ROPE_ROWS:
         ops->rope_rows(k, &a->rope_rows);
+        break;
+    case OP_KEEP_ROWS:
+        ops->keep_rows(k, &a->keep_rows);
         break;
     case OP_ENGRAM_GATHER:
         ops->engram_gather(k, &a->engram_gather);

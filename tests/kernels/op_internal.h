@@ -6,7 +6,7 @@
 #include "base/arena.h"
 
 #define OP_MAX_BUFS    32
-#define OP_MAX_WEIGHTS 8
+#define OP_MAX_WEIGHTS 256
 #define OP_MAX_OUTPUTS 8
 
 typedef struct op_output {
@@ -20,6 +20,7 @@ typedef struct op_output {
 
 typedef union op_args {
     gather_args gather;
+    keep_rows_args keep_rows;
     rope_rows_args rope_rows;
     engram_gather_args engram_gather;
     engram_apply_args engram_apply;
@@ -47,6 +48,10 @@ struct op_inst {
     int *item; /* [n] */
     int n;
     arena *host;
+    arena *source;  /* of weights */
+    op_inst *donor; /* weights are its */
+    int turn;       /* op_next */
+    int32_t *ids;   /* experts: [n][k] */
     void *buf[OP_MAX_BUFS];
     int n_bufs;
     weight *weight[OP_MAX_WEIGHTS];
@@ -80,6 +85,7 @@ int op_below(op_rng *r, int n);
 float op_normal(op_rng *r);
 
 void *op_host(op_inst *o, size_t count, size_t size);
+void *op_source(op_inst *o, size_t count, size_t size); /* until op_drop_sources */
 /* Zeroed device memory; and with a copy of host data. */
 void *op_dev(op_inst *o, size_t bytes);
 void *op_dev_copy(op_inst *o, const void *host, size_t bytes);
@@ -90,7 +96,9 @@ void *op_dev_act(op_inst *o, const float *host, int64_t n);
 /* The same as q8 rows, by the back end's own quantize. */
 void *op_dev_q8(op_inst *o, const float *host, int64_t n, int64_t cols);
 
-weight *op_load(op_inst *o, const weight_src *src);
+/* The donor's next weight, or NULL when there is no donor. */
+weight *op_borrowed(op_inst *o);
+weight *op_take_weight(op_inst *o, weight *w);
 /* Random weights of a kind. */
 weight *op_weight(op_inst *o, const char *field, weight_kind kind, int64_t rows, int64_t cols,
                   bool two_parts);

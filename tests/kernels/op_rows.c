@@ -1,16 +1,37 @@
 /* Instances of the row-wise operations. Sizes of a case, beside what its comment in op_cases.h
- * says: gather         cols of the table, k copies rope_rows      rope engram_gather  dim of a
- * table row, k rows side by side engram_apply   hc, dim         hc, tap     hc, dim quantize cols
- * qkv         cols = q rank, dim, rope route          n_experts, k    experts     n_experts, k, dim
- * = hidden, inter confidence     dim, cols = rank            sample, logprobs   out = vocabulary, k
- * = n_top */
+ * says: gather             cols of the table, k copies rope_rows          rope keep_rows cols of a
+ * row of f32 engram_gather      dim of a table row, k rows side by side engram_apply       hc, dim
+ *   hc, tap            hc, dim
+ *   quantize           cols
+ *   qkv                cols = q rank, dim, rope
+ *   route              n_experts, k
+ *   experts            n_experts, k, dim = hidden, inter
+ *   confidence         dim, cols = rank
+ *   sample, logprobs   out = vocabulary, k = n_top */
 #include "kernels/op_internal.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "formats/scalar.h"
 
 #define TABLE_ROWS 101
+
+/* The case's copies of a weight, before any other weight of it; returns the first. */
+static weight *op_weights(op_inst *o, const char *field, weight_kind kind, int64_t rows,
+                          int64_t cols)
+{
+    weight *first =
+        op_weight(o, field, kind, rows, cols, o->c->op == OP_LINEAR && o->c->flags & OP_TWO_PARTS);
+    char name[32];
+
+    DI_CHECK(o->n_weights == 1);
+    for (int i = 1; i < o->c->copies; i++) {
+        snprintf(name, sizeof name, "%s %d", field, i);
+        op_weight(o, name, kind, rows, cols, o->c->op == OP_LINEAR && o->c->flags & OP_TWO_PARTS);
+    }
+    return first;
+}
 
 /* out act [n][cols] of which row i is item i. */
 static void *output_rows(op_inst *o, const char *name, op_out_kind kind, int64_t cols)
@@ -107,6 +128,28 @@ static void build_rope_rows(op_inst *o)
     };
 }
 
+/* Item i is row 2i + 1 of twice as many. */
+static void build_keep_rows(op_inst *o)
+{
+    size_t n = (size_t)o->n, cols = (size_t)o->c->cols;
+    float *want = op_host_rows(o, "row", o->item, o->n, o->c->cols, 1.0f);
+    float *all = op_host(o, 2 * n * cols, sizeof *all);
+    int32_t *rows = op_host(o, n, sizeof *rows);
+
+    for (size_t i = 0; i < n; i++) {
+        rows[i] = (int32_t)(2 * i + 1);
+        memset(all + 2 * i * cols, 0x55, cols * sizeof *all);
+        memcpy(all + (2 * i + 1) * cols, want + i * cols, cols * sizeof *all);
+    }
+    o->args.keep_rows = (keep_rows_args){.n = o->n,
+                                         .row_bytes = cols * sizeof *all,
+                                         .rows = op_dev_copy(o, rows, n * sizeof *rows),
+                                         .buf = op_dev_copy(o, all, 2 * n * cols * sizeof *all)};
+    op_add_output(
+        o, (op_output){
+               .name = "rows", .kind = OUT_F32, .data = o->args.keep_rows.buf, .cols = o->c->cols});
+}
+
 static void build_engram_gather(op_inst *o)
 {
     const op_case *c = o->c;
@@ -171,6 +214,8 @@ static void build_hc(op_inst *o)
 
     *a = (hc_args){
         .n = o->n, .hc = c->hc, .dim = c->dim, .eps = 1e-20f, .hc_eps = 1e-6f, .iters = 20};
+    if (c->flags & OP_HC_MIX)
+        a->fn = op_weights(o, "fn", WEIGHT_F32, n_mix, hc * dim);
     if (c->flags & OP_HC_ROWS)
         a->rows = reversed(o);
     a->x = act_rows(o, "x", hc * dim, 1.0f);
@@ -182,7 +227,6 @@ static void build_hc(op_inst *o)
         op_add_output(o, (op_output){.name = "x", .kind = OUT_ACT, .data = a->x, .cols = hc * dim});
     }
     if (c->flags & OP_HC_MIX) {
-        a->fn = op_weight(o, "fn", WEIGHT_F32, n_mix, hc * dim, false);
         a->base = op_weight(o, "base", WEIGHT_VEC_F32, 1, n_mix, false);
         a->scale = op_weight(o, "scale", WEIGHT_VEC_F32, 1, 3, false);
         a->pre_out = output_rows(o, "pre", OUT_F32, hc);
@@ -234,7 +278,7 @@ static void build_linear(op_inst *o)
     op_out_kind kind = c->to == LINEAR_ACT ? OUT_ACT : c->to == LINEAR_F32 ? OUT_F32 : OUT_Q8;
 
     o->args.linear = (linear_args){
-        .w = op_weight(o, "w", c->kind, c->out, c->cols, c->flags & OP_TWO_PARTS),
+        .w = op_weights(o, "w", c->kind, c->out, c->cols),
         .n = o->n,
         .groups = c->groups,
         .x_is_act = c->flags & OP_X_IS_ACT,
@@ -292,7 +336,8 @@ static void build_route(op_inst *o)
     };
 }
 
-/* k distinct experts per row; items that are even prefer the first few, so that groups differ. */
+/* k distinct experts per row; items that are even prefer the first few, so that groups differ. In
+ * the benchmark one row after the other takes the next k. */
 static int32_t *expert_ids(op_inst *o)
 {
     const op_case *c = o->c;
@@ -303,7 +348,9 @@ static int32_t *expert_ids(op_inst *o)
         int range = o->item[i] % 2 == 0 && c->n_experts > 2 * c->k ? 2 * c->k : c->n_experts;
 
         for (int j = 0; j < c->k; j++) {
-            bool taken = true;
+            bool taken = !(c->flags & OP_BENCH);
+
+            ids[i * c->k + j] = (i * c->k + j) % c->n_experts;
 
             while (taken) {
                 ids[i * c->k + j] = op_below(&rng, range);
@@ -313,15 +360,16 @@ static int32_t *expert_ids(op_inst *o)
             }
         }
     }
+    o->ids = ids;
     return op_dev_copy(o, ids, (size_t)o->n * (size_t)c->k * sizeof *ids);
 }
 
-static void build_experts(op_inst *o)
+static weight *load_experts(op_inst *o)
 {
     const op_case *c = o->c;
     size_t n = (size_t)c->n_experts;
-    fp4_part *w1 = op_host(o, n, sizeof *w1), *w3 = op_host(o, n, sizeof *w3);
-    fp4_part *w2 = op_host(o, n, sizeof *w2);
+    fp4_part *w1 = op_source(o, n, sizeof *w1), *w3 = op_source(o, n, sizeof *w3);
+    fp4_part *w2 = op_source(o, n, sizeof *w2);
     experts_src src = {.name = c->name,
                        .n_experts = c->n_experts,
                        .hidden = c->dim,
@@ -340,7 +388,16 @@ static void build_experts(op_inst *o)
         w2[e] = op_fp4_part(o, "w2", e, c->dim, c->inter);
     }
     DI_CHECK(o->k->ops->load_experts(o->k, &src, &w, NULL) == DI_OK);
-    o->weight[o->n_weights++] = w;
+    return op_take_weight(o, w);
+}
+
+static void build_experts(op_inst *o)
+{
+    const op_case *c = o->c;
+    weight *w = op_borrowed(o);
+
+    if (!w)
+        w = load_experts(o);
     o->args.experts = (experts_args){
         .w = w,
         .n = o->n,
@@ -408,11 +465,12 @@ static sample_row sampling(op_inst *o, int item)
     return r;
 }
 
-/* Logits with a few large ones; every fourth item is coarse, so that there are ties. */
+/* Logits with a few large ones; every fourth item is coarse, so that there are ties. Where all rows
+ * sample alike they have the spread of a language model's: most far below a few. */
 static float *logits(op_inst *o)
 {
-    int vocab = o->c->out;
-    float *x = op_host(o, (size_t)o->n * (size_t)vocab, sizeof *x);
+    int vocab = o->c->out, rare = o->c->row ? 8191 : 50;
+    float *x = op_host(o, (size_t)o->n * (size_t)vocab, sizeof *x), up = o->c->row ? 10 : 5;
 
     for (int i = 0; i < o->n; i++) {
         op_rng rng = op_rng_of(o->c, "logits", o->item[i]);
@@ -420,9 +478,9 @@ static float *logits(op_inst *o)
         for (int t = 0; t < vocab; t++) {
             float l = op_normal(&rng) * 3;
 
-            if (op_below(&rng, 50) == 0)
-                l += 5;
-            x[(int64_t)i * vocab + t] = o->item[i] % 4 == 3 ? (float)(int)l : l;
+            if (op_below(&rng, rare) == 0)
+                l += up;
+            x[(int64_t)i * vocab + t] = o->item[i] % 4 == 3 && !o->c->row ? (float)(int)l : l;
         }
     }
     return op_dev_copy(o, x, (size_t)o->n * (size_t)vocab * sizeof *x);
@@ -432,8 +490,11 @@ static void build_sample(op_inst *o)
 {
     sample_row *row = op_host(o, (size_t)o->n, sizeof *row);
 
-    for (int i = 0; i < o->n; i++)
-        row[i] = sampling(o, o->item[i]);
+    for (int i = 0; i < o->n; i++) {
+        row[i] = o->c->row ? *o->c->row : sampling(o, o->item[i]);
+        if (o->c->row)
+            row[i].seed = (uint64_t)o->item[i];
+    }
     o->args.sample = (sample_args){
         .n = o->n,
         .vocab = o->c->out,
@@ -471,6 +532,7 @@ void op_build_rows(op_inst *o)
     static void (*const build[OP_COUNT])(op_inst *) = {
         [OP_GATHER] = build_gather,
         [OP_ROPE_ROWS] = build_rope_rows,
+        [OP_KEEP_ROWS] = build_keep_rows,
         [OP_ENGRAM_GATHER] = build_engram_gather,
         [OP_ENGRAM_APPLY] = build_engram_apply,
         [OP_HC] = build_hc,

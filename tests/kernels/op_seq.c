@@ -40,6 +40,12 @@ static kv_view host_view(const op_inst *o, uint8_t *state, const int32_t *table,
         .fixed = state, .blocks = state + o->layout.fixed_bytes, .table = table, .len = len};
 }
 
+/* Groups of 32 columns of every third row or key far apart, each 16 times the one before. */
+static float spread(const op_case *c, int64_t row, int64_t column)
+{
+    return c->flags & OP_SPREAD && row % 3 == 1 ? (float)(1 << 4 * (column / 32 % 4)) : 1.0f;
+}
+
 /* Random content of everything the sequence has committed. */
 static void fill_state(op_inst *o, int item, const kv_view *v)
 {
@@ -61,7 +67,7 @@ static void fill_state(op_inst *o, int item, const kv_view *v)
             x[i] = op_normal(&rng);
         put_row(o, kv_latent(l, v, 0, e), x, d, q4c_encode, d / 2);
         for (size_t i = 0; i < k; i++)
-            x[i] = op_normal(&rng);
+            x[i] = op_normal(&rng) * spread(o->c, e, (int64_t)i);
         put_row(o, kv_key(l, v, 0, e), x, k, q4i_encode, k / 2);
     }
 }
@@ -273,6 +279,18 @@ static int32_t scored(const op_inst *o, int row)
     return eligible <= c->k && !source ? 0 : (int32_t)eligible;
 }
 
+/* Queries [n][heads][cols]. */
+static float *index_queries(op_inst *o)
+{
+    const op_case *c = o->c;
+    int64_t n = o->s.n_rows, wide = (int64_t)c->heads * c->cols;
+    float *x = op_host_rows(o, "iq", row_items(o), n, wide, 1.0f);
+
+    for (int64_t i = 0; i < n * wide; i++)
+        x[i] *= spread(c, i / c->cols % c->heads, i % c->cols);
+    return x;
+}
+
 static void build_index_scores(op_inst *o)
 {
     const op_case *c = o->c;
@@ -293,7 +311,7 @@ static void build_index_scores(op_inst *o)
         .source_blocks = c->flags & OP_SOURCE ? c->blocks : 0,
         .block = c->block,
         .filter = filter,
-        .iq = op_dev_act(o, op_host_rows(o, "iq", item, n, wide, 1.0f), n * wide),
+        .iq = op_dev_act(o, index_queries(o), n * wide),
         .iw = op_dev_act(o, op_host_rows(o, "iw", item, n, c->heads, 1.0f), n * c->heads),
         .cs = op_cs(o, item, n, c->rope),
         .scores = scores,
