@@ -466,7 +466,8 @@ static di_code push_control(const tokenizer *t, const char *s, size_t n, tok_ids
     return tok_ids_push(out, id, st);
 }
 
-di_code recipe_encode(const tokenizer *t, const recipe_prompt *p, tok_ids *out, di_status *st)
+di_code recipe_encode_again(const tokenizer *t, recipe_gaps *known, const recipe_prompt *p,
+                            tok_ids *out, di_status *st)
 {
     const char *s = str_text(&p->text);
     size_t at = 0;
@@ -476,12 +477,17 @@ di_code recipe_encode(const tokenizer *t, const recipe_prompt *p, tok_ids *out, 
         recipe_span span = p->special[i];
 
         if (span.begin > at)
-            DI_TRY(tokenizer_encode(t, s + at, span.begin - at, false, out, st));
+            DI_TRY(recipe_gaps_encode(known, t, s + at, span.begin - at, out, st));
         DI_TRY(push_control(t, s + span.begin, span.end - span.begin, out, st));
         at = span.end;
     }
     if (p->text.len > at)
-        DI_TRY(tokenizer_encode(t, s + at, p->text.len - at, false, out, st));
+        DI_TRY(recipe_gaps_encode(known, t, s + at, p->text.len - at, out, st));
 done:
     return rc;
+}
+
+di_code recipe_encode(const tokenizer *t, const recipe_prompt *p, tok_ids *out, di_status *st)
+{
+    return recipe_encode_again(t, NULL, p, out, st);
 }

@@ -10,6 +10,7 @@
 
 #include "base/status.h"
 #include "recipe/chat.h"
+#include "recipe/gaps.h"
 #include "recipe/marked.h"
 #include "recipe/replay.h"
 #include "tokenizer/tokenizer.h"
@@ -33,3 +34,7 @@ di_code recipe_render(const recipe_chat *c, recipe_replay *replay, recipe_prompt
  * Errors: FORMAT when the tokenizer lacks a control token that the prompt needs (says which),
  * NOMEM. */
 di_code recipe_encode(const tokenizer *t, const recipe_prompt *p, tok_ids *out, di_status *st);
+
+/* The same; texts that `known` has seen are not tokenised again. known may be NULL. */
+di_code recipe_encode_again(const tokenizer *t, recipe_gaps *known, const recipe_prompt *p,
+                            tok_ids *out, di_status *st);

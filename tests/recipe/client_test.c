@@ -448,6 +448,49 @@ static void test_replayed_calls_keep_their_sampled_text(void **state)
     tok_ids_fini(&want);
 }
 
+static void test_a_repeated_prefix_is_not_tokenised_again(void **state)
+{
+    static const char turn[] =
+        "{\"role\": \"user\", \"content\": \"A question that is long enough to be kept, with "
+        "<｜User｜> "
+        "in it and some more words 123.\"}, {\"role\": \"assistant\", \"content\": \"An answer of "
+        "the "
+        "same kind, also longer than the texts that are not worth keeping.\"}";
+    recipe_gaps *known = recipe_gaps_new(1 << 20), *small = recipe_gaps_new(300);
+    uint64_t found, encoded, before;
+    str body = {0};
+
+    (void)state;
+    str_puts(&body, "{" MODEL ", \"messages\": [");
+    for (int i = 0; i < 4; i++) {
+        recipe_prompt p = {0};
+        tok_ids plain = {0}, again = {0}, tight = {0};
+        str whole = {0};
+
+        str_printf(&body, "%s%s", i ? ", " : "", turn);
+        str_printf(&whole, "%s]}", str_text(&body));
+        accepts(RECIPE_PROTOCOL_CHAT, str_text(&whole));
+        assert_int_equal(recipe_render(&q.chat, NULL, &p, NULL), DI_OK);
+        recipe_gaps_stats(known, &found, &before);
+        assert_int_equal(recipe_encode(tok, &p, &plain, NULL), DI_OK);
+        assert_int_equal(recipe_encode_again(tok, known, &p, &again, NULL), DI_OK);
+        assert_int_equal(recipe_encode_again(tok, small, &p, &tight, NULL), DI_OK);
+        recipe_gaps_stats(known, &found, &encoded);
+        assert_true(i == 0 || encoded == before); /* nothing new in later turns */
+        assert_int_equal(plain.n, again.n);
+        assert_memory_equal(plain.ids, again.ids, plain.n * sizeof *plain.ids);
+        assert_memory_equal(plain.ids, tight.ids, plain.n * sizeof *plain.ids);
+        recipe_prompt_fini(&p);
+        tok_ids_fini(&plain);
+        tok_ids_fini(&again);
+        tok_ids_fini(&tight);
+        str_fini(&whole);
+    }
+    recipe_gaps_free(known);
+    recipe_gaps_free(small);
+    str_fini(&body);
+}
+
 static void test_old_calls_are_forgotten(void **state)
 {
     recipe_replay *replay = recipe_replay_new(700);
@@ -600,6 +643,7 @@ int main(void)
         cmocka_unit_test(test_tool_choice_none_hides_the_tools),
         cmocka_unit_test(test_quoted_image_placeholders_stay_text),
         cmocka_unit_test(test_replayed_calls_keep_their_sampled_text),
+        cmocka_unit_test(test_a_repeated_prefix_is_not_tokenised_again),
         cmocka_unit_test(test_old_calls_are_forgotten),
         cmocka_unit_test(test_every_choice_has_its_own_index),
         cmocka_unit_test(test_failures_in_mid_stream),
