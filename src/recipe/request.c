@@ -5,6 +5,19 @@
 
 #include "recipe/recipe_internal.h"
 
+static bool read_body(reading *rd, const jtree *body)
+{
+    switch (rd->q->protocol) {
+    case RECIPE_PROTOCOL_CHAT:
+        return request_read_chat(rd, body);
+    case RECIPE_PROTOCOL_RESPONSES:
+        return request_read_responses(rd, body);
+    case RECIPE_PROTOCOL_MESSAGES:
+        break;
+    }
+    return request_read_messages(rd, body);
+}
+
 bool recipe_request_parse(recipe_request *q, recipe_protocol protocol, const recipe_options *o,
                           const char *body, size_t n, recipe_error *e)
 {
@@ -27,15 +40,7 @@ bool recipe_request_parse(recipe_request *q, recipe_protocol protocol, const rec
         recipe_error_from(e, &st);
         return false;
     }
-    switch (protocol) {
-    case RECIPE_PROTOCOL_CHAT:
-        return request_read_chat(&rd, t);
-    case RECIPE_PROTOCOL_RESPONSES:
-        return request_read_responses(&rd, t);
-    case RECIPE_PROTOCOL_MESSAGES:
-        break;
-    }
-    return request_read_messages(&rd, t);
+    return read_body(&rd, t) && (q->chat.n > 0 || convert_fail(&rd, "Empty input messages"));
 }
 
 void recipe_request_fini(recipe_request *q)
