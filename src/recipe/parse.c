@@ -556,7 +556,8 @@ static recipe_logprob *take_logprobs(recipe_parser *p, size_t n)
     p->n_logprob -= n;
     p->n_top -= n_top;
     memmove(p->logprob, p->logprob + n, p->n_logprob * sizeof *p->logprob);
-    memmove(p->top, p->top + n_top, p->n_top * sizeof *p->top);
+    if (p->n_top)
+        memmove(p->top, p->top + n_top, p->n_top * sizeof *p->top);
     return out;
 }
 
