@@ -91,7 +91,7 @@ static void make_body(void)
         if (t && t->n > 20 && t->n < 1500) {
             b.ids.n = 0;
             check(tokenizer_encode(b.tok, t->text, t->n, false, &b.ids, &st), &st);
-            n_text += b.ids.n + 8;
+            n_text += b.ids.n;
             jtree_escape(t->text, t->n, &text);
         }
         s = end && end + 1 < lines + n ? end + 1 : lines;
@@ -172,6 +172,8 @@ int main(int argc, char **argv)
     make_body();
     b.known = recipe_gaps_new((size_t)64 << 20);
     whole_way(NULL);
+    if (b.ids.n < N_TOKENS)
+        fail("the conversation is too short");
     encode(b.known);
     make_answers();
     bench_time(r, "recipe_request", "chat_100k", 1, 20, parse, NULL);

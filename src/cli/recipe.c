@@ -323,7 +323,7 @@ static recipe_logprob *read_logprobs(arena *mem, const jtree *list, const int32_
     recipe_logprob *out;
     size_t i = 0;
 
-    if (!list || list->type != JSON_ARRAY || list->n != n)
+    if (n == 0 || !list || list->type != JSON_ARRAY || list->n != n)
         return NULL;
     out = arena_alloc(mem, n, sizeof *out);
     for (const jtree *v = list->child; out && v; v = v->next, i++) {
@@ -355,11 +355,11 @@ static di_code push_ids(recipe_stream *s, const cli_options *o, const jtree *chu
     size_t n = 0;
     di_code rc = DI_OK;
 
-    if (!o->tok)
+    if (!o->tok) {
         rc = di_fail(st, DI_E_INVALID, "chunks of ids need --model or --tokenizer");
-    else if (!list)
+    } else if (!list) {
         rc = di_fail(st, DI_E_NOMEM, "no memory for a chunk");
-    if (rc == DI_OK) {
+    } else {
         for (const jtree *v = ids->child; v; v = v->next)
             list[n++] = id_of(v);
         *more = recipe_stream_tokens(s, 0, list, n,

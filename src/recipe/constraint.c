@@ -114,11 +114,11 @@ static bool constrain_format(reading *rd, const answer_format *f)
 /* Where the answer begins (spec recipe.md 1.6). */
 static recipe_stage stage_of(const recipe_chat *c)
 {
-    const recipe_message *last = c->n ? &c->message[c->n - 1] : NULL;
+    const recipe_message *last = c->prefix ? &c->message[c->n - 1] : NULL;
 
     if (!c->thinking)
         return RECIPE_STAGE_CONTENT;
-    if (!c->prefix || (last->n_content == 0 && last->n_reasoning == 0))
+    if (!last || (last->n_content == 0 && last->n_reasoning == 0))
         return RECIPE_STAGE_REASONING;
     return last->n_content ? RECIPE_STAGE_CONTENT_ON : RECIPE_STAGE_REASONING_ON;
 }

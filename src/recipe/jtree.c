@@ -10,7 +10,7 @@
 #include "base/mem.h"
 
 /* From this many members on, keys are found by a map. */
-#define MANY_KEYS 16
+#define MANY_KEYS ((size_t)16)
 
 typedef struct builder {
     json_read r;

@@ -67,6 +67,7 @@ static segment *add_segment(queue *q)
         q->seg = more;
         q->cap_segs = cap;
     }
+    DI_CHECK(q->seg);
     q->seg[q->n_segs] =
         (segment){.piece = q->at_piece, .text_begin = q->text.len, .text_end = q->text.len};
     return &q->seg[q->n_segs++];

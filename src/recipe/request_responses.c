@@ -207,7 +207,7 @@ static bool close_turn(items *l)
 
 static bool read_user_message(items *l, const jtree *body, recipe_role role, const place *at)
 {
-    recipe_message *m = &l->message[l->n];
+    recipe_message *m;
     content c = {0};
 
     if (!missing_output(l) || !close_turn(l))

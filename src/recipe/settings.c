@@ -327,15 +327,14 @@ bool recipe_resolve_max_tokens(const recipe_request *q, int64_t n_prompt, int64_
                                int64_t *out, recipe_error *e)
 {
     int64_t asked = q->sampling.max_tokens, room = context - n_prompt, limit = 65536;
-    int64_t completion = asked > 0 ? asked : 0;
+    int64_t completion = asked > 0 ? asked : 0, all = n_prompt + completion;
 
     if (room < completion) {
         recipe_fail(e, 400,
                     "This model's maximum context length is %lld tokens. However, you requested "
                     "%lld tokens (%lld in the messages, %lld in the completion). Please reduce the "
                     "length of the messages or completion.",
-                    (long long)context, (long long)(n_prompt + completion), (long long)n_prompt,
-                    (long long)completion);
+                    (long long)context, (long long)all, (long long)n_prompt, (long long)completion);
         if (q->mode == RECIPE_CLIENT)
             e->code = "context_length_exceeded";
         return false;

@@ -233,10 +233,9 @@ void golden_resolve(golden *g, const jtree *line)
     int64_t got;
 
     golden_body(jtree_get(line, "body"), &body);
-    if (!recipe_request_parse(&q, RECIPE_PROTOCOL_CHAT, &o, str_text(&body), body.len, &e))
-        golden_fail(g, "refused: %s", e.message);
-    else if (recipe_resolve_max_tokens(&q, jtree_get(line, "prompt_tokens")->i64,
-                                       jtree_get(line, "context_limit")->i64, &got, &e))
+    if (recipe_request_parse(&q, RECIPE_PROTOCOL_CHAT, &o, str_text(&body), body.len, &e) &&
+        recipe_resolve_max_tokens(&q, jtree_get(line, "prompt_tokens")->i64,
+                                  jtree_get(line, "context_limit")->i64, &got, &e))
         expect_number(g, "max_tokens", max, true, (double)got);
     else if (max)
         golden_fail(g, "refused: %s", e.message);

@@ -28,7 +28,7 @@ static void on_event(void *ctx, const char *event, const char *data, size_t n)
     snprintf(what, sizeof what, "%s event %zu", s->protocol, s->n++);
     if (s->g->case_failed)
         return;
-    if (!w) {
+    if (!w || !chunk || !name) {
         golden_fail(s->g, "%s is one too many: %.*s", what, (int)n, data);
         return;
     }

@@ -152,6 +152,7 @@ static void test_calls_are_the_same_however_the_output_is_cut(void **state)
 
 static void test_random_cuts_change_nothing(void **state)
 {
+    /* NOLINTNEXTLINE(bugprone-suspicious-missing-comma): strings that are put together */
     static const char *const parts[] = {
         "a",       "\n", "\n\n",      "</think>", "</thin", "<" D,     OPEN,       CLOSE,
         "STOP",    "ST", "</" D,      "日本",     "invoke", "name=\"", "\">",      "string=\"",
