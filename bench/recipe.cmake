@@ -1,1 +1,1 @@
-di_bench(bench_recipe SOURCES recipe.c bench.c peak.c peak_loops.c USES base tokenizer recipe LINK m)
+di_bench(bench_recipe SOURCES recipe.c bench.c USES base formats tensor kernels tokenizer recipe LINK m)
