@@ -3,10 +3,10 @@
  *   bench_drafts [--rounds N] [--threads N] [--only TEXT] [--model DIR]
  *
  * The variants serve the same prompts (the 13 golden ones and 50 of their kinds, up to 128 tokens,
- * to their own end) turn by turn in one run: what disturbs the machine disturbs all of them. Time is
- * processor time of the process with one thread, else wall time. Every variant has had the prompts
- * before, so that they are in its prefix cache and decoding is what is measured. The text of every
- * variant is compared with the first's. Run from the repository root. */
+ * to their own end) turn by turn in one run: what disturbs the machine disturbs all of them. Time
+ * is processor time of the process with one thread, else wall time. Every variant has had the
+ * prompts before, so that they are in its prefix cache and decoding is what is measured. The text
+ * of every variant is compared with the first's. Run from the repository root. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

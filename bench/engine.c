@@ -14,7 +14,7 @@
 #include "engine_rig.h"
 
 #define N_SEQS  256
-#define N_STEPS 192
+#define N_STEPS 64
 #define N_KEEP  8192
 #define MINI    "tests/data/models/mini-f"
 

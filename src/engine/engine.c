@@ -351,6 +351,7 @@ di_code di_engine_start(di_engine **out, di_model *m, const di_engine_options *o
         return di_fail(st, DI_E_NOMEM, "no memory for an engine");
     init_locks(e);
     e->model = m;
+    e->deadline_ns = UINT64_MAX;
     e->cfg = checkpoint_config(m->ckpt);
     DI_TRY(settle_options(e, opt, st));
     pthread_mutex_lock(&m->running);

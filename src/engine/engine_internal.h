@@ -79,13 +79,12 @@ typedef struct choice {
     int64_t n_known; /* tokens of x.ids that the host has processed */
     int64_t drafted, accepted;
     tok_decoder decoder;
+    uint64_t first_token_ns;
+    uint32_t *mask; /* [MAX_STEP][words] */
     stop_match stop;
-    str text; /* of one event */
     void *mask_ctx;
-    uint32_t *mask;        /* [MAX_STEP][words] */
     bool masked[MAX_STEP]; /* row has a constraint */
     int n_masked_drafts;   /* drafts that the constraint lets through */
-    uint64_t first_token_ns;
     /* Prompt tokens by how they came: n_counted = n_cached + n_recomputed + n_computed. */
     int64_t n_counted, n_cached, n_recomputed, n_computed;
     int64_t n_repeated; /* rows that a preemption made necessary */
@@ -110,6 +109,8 @@ struct di_request {
     uint32_t *ban; /* mask without the stop ids, for min_tokens; or NULL */
     choice *choice;
     int n_choices, n_ended;
+    int n_scheduled;       /* choices in the scheduler */
+    di_request *next_left; /* list of those whose choices have all ended and left it */
     atomic_bool cancelled;
     uint64_t submit_ns, start_ns, deadline_ns; /* start: the first step with it is planned */
     token_values *prompt_value;                /* [n_prompt], or NULL */
@@ -121,13 +122,13 @@ struct di_request {
 /* Results of a part of a step. */
 typedef struct part_result {
     int n; /* tokens gained */
-    int32_t token[MAX_STEP];
-    token_values *value; /* [MAX_STEP], filled when asked for */
     bool done;
     di_finish finish;
+    di_code code;                    /* of a failed step */
     int offered, verified, accepted; /* drafts at hand, drafts fed, drafts accepted */
     int64_t len;                     /* x.len behind the step */
-    di_code code;                    /* of a failed step */
+    token_values *value;             /* [MAX_STEP], filled when asked for */
+    int32_t token[MAX_STEP];
     char message[256];
 } part_result;
 
@@ -205,6 +206,9 @@ struct di_engine {
 
     /* Host thread. */
     di_request *first, *last;   /* open requests */
+    di_request *left;           /* of these, the ones that DONE can be sent for */
+    uint64_t deadline_ns;       /* the first of the open requests'; UINT64_MAX = none */
+    str piece, text;            /* of a token, of an event; kept for their memory */
     uint64_t n_deadlocks;       /* requests given up because no step could be planned: 0 */
     cost_table cost;            /* the executing side's at start, corrected here too */
     di_stats now;               /* published into `stats` after every step */

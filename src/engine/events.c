@@ -133,8 +133,8 @@ void event_send(di_engine *e, choice *c, di_event_type type, di_event *ev,
     ev->user = r->p.user;
     ev->choice = c->idx;
     ev->seed = r->sampling.seed;
-    ev->text = type == DI_EVENT_TOKENS ? str_text(&c->text) : "";
-    ev->n_text = type == DI_EVENT_TOKENS ? c->text.len : 0;
+    ev->text = type == DI_EVENT_TOKENS ? str_text(&e->text) : "";
+    ev->n_text = type == DI_EVENT_TOKENS ? e->text.len : 0;
     if (type == DI_EVENT_FINISH)
         ev->usage = usage_of(r, c);
     else /* known by now; protocols tell it before the first token */
@@ -195,6 +195,8 @@ void events_free(di_engine *e)
 {
     queued_event *q = e->event_first, *next;
 
+    str_fini(&e->piece);
+    str_fini(&e->text);
     if (e->event_given && e->event_given->last)
         request_free(e->event_given->ev.request);
     mem_free(e->event_given);

@@ -41,6 +41,15 @@ static void unlink_request(di_engine *e, di_request *r)
 
 /* ---- ends ---- */
 
+/* DONE can be sent once all choices have ended and left the scheduler. */
+static void note_left(di_engine *e, di_request *r)
+{
+    if (r->n_ended < r->n_choices || r->n_scheduled > 0)
+        return;
+    r->next_left = e->left;
+    e->left = r;
+}
+
 static void leave_queue(di_engine *e, di_request *r)
 {
     if (!r->queued)
@@ -76,6 +85,7 @@ static void end_choice(di_engine *e, choice *c, di_finish finish, di_code code, 
     leave_queue(e, c->req);
     count_end(e, c->req, finish);
     event_send(e, c, DI_EVENT_FINISH, &ev, NULL);
+    note_left(e, c->req);
 }
 
 /* A choice that has ended and is in no step leaves the scheduler. Its state stays in the cache. */
@@ -88,37 +98,48 @@ static void settle_choice(di_engine *e, choice *c)
     else
         sched_remove(e->sched, &c->item);
     c->scheduled = false;
+    c->req->n_scheduled--;
+    note_left(e, c->req);
+}
+
+/* The scheduler takes a choice. */
+static di_code schedule_choice(di_engine *e, choice *c, di_status *st)
+{
+    di_code rc = sched_add(e->sched, &c->item, st);
+
+    c->scheduled = rc == DI_OK;
+    c->req->n_scheduled += c->scheduled;
+    return rc;
 }
 
 /* ---- text ---- */
 
-/* Append a token's text to c->text through decoder and stop strings; true when a stop string is
+/* Append a token's text to e->text through decoder and stop strings; true when a stop string is
  * complete. */
 static bool push_text(di_engine *e, choice *c, int32_t token)
 {
     const tokenizer *t = e->model->tok;
-    str piece = {0};
-    bool stop;
 
     if (!t || (c->req->p.skip_special && tokenizer_is_special(t, token)))
         return false;
-    tok_decoder_push(&c->decoder, token, &piece);
-    stop = stop_push(&c->stop, str_text(&piece), piece.len, &c->text);
-    str_fini(&piece);
-    return stop;
+    if (c->stop.n == 0) {
+        tok_decoder_push(&c->decoder, token, &e->text);
+        return false;
+    }
+    str_clear(&e->piece);
+    tok_decoder_push(&c->decoder, token, &e->piece);
+    return stop_push(&c->stop, str_text(&e->piece), e->piece.len, &e->text);
 }
 
 /* What the decoder and the stop strings still hold is text after all. */
 static void flush_text(di_engine *e, choice *c)
 {
-    str rest = {0};
-
     if (!e->model->tok)
         return;
-    tok_decoder_flush(&c->decoder, &rest);
-    if (!stop_push(&c->stop, str_text(&rest), rest.len, &c->text))
-        stop_flush(&c->stop, &c->text);
-    str_fini(&rest);
+    str_clear(&e->piece);
+    tok_decoder_flush(&c->decoder, &e->piece);
+    if (!stop_push(&c->stop, str_text(&e->piece), e->piece.len, &e->text))
+        stop_flush(&c->stop, &e->text);
 }
 
 /* ---- constraints ---- */
@@ -161,7 +182,7 @@ static bool give_tokens(di_engine *e, choice *c, const part_result *r, int n, in
     di_event ev = {.token = r->token, .stop_index = -1};
     bool stopped = false;
 
-    str_clear(&c->text);
+    str_clear(&e->text);
     for (int i = 0; i < n && !stopped; i++) {
         bool end = (r->done && i == r->n - 1 && r->finish == DI_FINISH_STOP) ||
                    (c->closed && i == n - 1 && r->token[i] == e->cfg->eos);
@@ -202,11 +223,10 @@ static void start_siblings(di_engine *e, di_request *r)
 
         if (c->scheduled || c->ended)
             continue;
-        if (sched_add(e->sched, &c->item, NULL) != DI_OK) {
+        if (schedule_choice(e, c, NULL) != DI_OK) {
             end_choice(e, c, DI_FINISH_ERROR, DI_E_BUSY, "no place in the queue", -1);
             continue;
         }
-        c->scheduled = true;
         if (c->mask)
             fill_masks(e, c);
     }
@@ -237,8 +257,7 @@ static void process_part(di_engine *e, const sched_part *p, const part_result *r
 
     p->item->in_flight--;
     if (p->decode && r->n > 0) {
-        kv_lease_commit(p->item->lease, c->x.ids + p->item->known_len, r->len - p->item->known_len);
-        p->item->known_len = r->len;
+        sched_advance(p->item, r->len);
         count_drafts(e, c, r);
     }
     if (!c->ended) {
@@ -279,10 +298,33 @@ static void process_part(di_engine *e, const sched_part *p, const part_result *r
         sched_settle(e->sched, p->item);
 }
 
+/* What process_part reads of the parts to come, on its way into the cache: 256 sequences meanwhile
+ * waited for a step that read all weights. */
+static void prefetch_parts(const job *j, int i)
+{
+    if (i + 8 < j->plan.n_parts) {
+        const choice *c = choice_of(j->plan.part[i + 8].item);
+
+        __builtin_prefetch(&j->result[i + 8]);
+        for (size_t at = 0; at < offsetof(choice, stop) + offsetof(stop_match, stop); at += 64)
+            __builtin_prefetch((const char *)c + at, 1);
+    }
+    if (i + 4 < j->plan.n_parts) {
+        const di_request *r = choice_of(j->plan.part[i + 4].item)->req;
+
+        __builtin_prefetch(&r->p.skip_special);
+        __builtin_prefetch(&r->p.on_event);
+        __builtin_prefetch(&r->sampling.seed);
+        __builtin_prefetch(&r->prompt_value);
+    }
+}
+
 static void process_job(di_engine *e, const job *j)
 {
-    for (int i = 0; i < j->plan.n_parts; i++)
+    for (int i = 0; i < j->plan.n_parts; i++) {
+        prefetch_parts(j, i);
         process_part(e, &j->plan.part[i], &j->result[i]);
+    }
     if (j->forward_us > 0)
         cost_observe(&e->cost, j->n_rows, j->forward_us);
     e->now.steps++;
@@ -291,16 +333,12 @@ static void process_job(di_engine *e, const job *j)
 /* DONE for requests whose choices have all ended and left the scheduler. */
 static void reap_requests(di_engine *e)
 {
-    for (di_request *r = e->first, *next; r; r = next) {
-        bool all_out = r->n_ended == r->n_choices;
+    while (e->left) {
+        di_request *r = e->left;
 
-        next = r->next;
-        for (int i = 0; i < r->n_choices && all_out; i++)
-            all_out = !r->choice[i].scheduled;
-        if (all_out) {
-            unlink_request(e, r);
-            event_done(e, r);
-        }
+        e->left = r->next_left;
+        unlink_request(e, r);
+        event_done(e, r);
     }
 }
 
@@ -371,7 +409,7 @@ static bool plan_job(di_engine *e)
     if (j->plan.n_parts == 0 && j->plan.n_loads == 0)
         return false;
     for (int i = 0; i < j->plan.n_parts; i++)
-        j->view[i] = kv_lease_view(j->plan.part[i].item->lease, 0);
+        j->view[i] = j->plan.part[i].item->view;
     note_admissions(e, &j->plan);
     n = sched_get_counts(e->sched);
     j->more = n.waiting > 0 || n.running > j->plan.n_parts;
@@ -404,27 +442,46 @@ static void start_request(di_engine *e, di_request *r)
             end_choice(e, &r->choice[i], DI_FINISH_LENGTH, DI_OK, NULL, -1);
         return;
     }
-    if (sched_add(e->sched, &c->item, &st) != DI_OK) {
+    if (r->deadline_ns && r->deadline_ns < e->deadline_ns)
+        e->deadline_ns = r->deadline_ns;
+    if (schedule_choice(e, c, &st) != DI_OK) {
         for (int i = 0; i < r->n_choices; i++)
             end_choice(e, &r->choice[i], DI_FINISH_ERROR, st.code, st.message, -1);
         return;
     }
-    c->scheduled = true;
     if (c->mask)
         fill_masks(e, c);
+}
+
+/* Cancel what the callers want cancelled, or what is late. */
+static void find_cancelled(di_engine *e, bool closing)
+{
+    uint64_t now = clock_ns();
+
+    e->deadline_ns = UINT64_MAX;
+    for (di_request *r = e->first; r; r = r->next) {
+        /* acquire: pairs with the release in di_cancel */
+        if (closing || atomic_load_explicit(&r->cancelled, memory_order_acquire))
+            cancel_request(e, r, "cancelled");
+        else if (r->deadline_ns && now > r->deadline_ns)
+            cancel_request(e, r, "the deadline has passed");
+        else if (r->deadline_ns && r->deadline_ns < e->deadline_ns)
+            e->deadline_ns = r->deadline_ns;
+    }
 }
 
 /* Take in what the callers left. Returns false when it is time to end. */
 static bool take_inbox(di_engine *e, bool may_wait)
 {
     di_request *r, *next;
-    bool closing;
+    bool closing, wake;
 
     pthread_mutex_lock(&e->lock);
     while (may_wait && !e->inbox_first && !e->closing && !e->wake)
         pthread_cond_wait(&e->to_host, &e->lock);
     r = e->inbox_first;
     e->inbox_first = e->inbox_last = NULL;
+    wake = e->wake;
     e->wake = false;
     closing = e->closing;
     pthread_mutex_unlock(&e->lock);
@@ -432,13 +489,8 @@ static bool take_inbox(di_engine *e, bool may_wait)
         next = r->next;
         start_request(e, r);
     }
-    for (r = e->first; r; r = r->next) {
-        /* acquire: pairs with the release in di_cancel */
-        if (closing || atomic_load_explicit(&r->cancelled, memory_order_acquire))
-            cancel_request(e, r, "cancelled");
-        else if (r->deadline_ns && clock_ns() > r->deadline_ns)
-            cancel_request(e, r, "the deadline has passed");
-    }
+    if (closing || wake || (e->deadline_ns != UINT64_MAX && clock_ns() > e->deadline_ns))
+        find_cancelled(e, closing);
     return !closing || e->first;
 }
 

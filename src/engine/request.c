@@ -188,7 +188,6 @@ static void free_choice(choice *c, bool mask_too)
 {
     tok_decoder_fini(&c->decoder);
     stop_fini(&c->stop);
-    str_fini(&c->text);
     sampler_free(c->x.sampler);
     mem_free(c->x.ids);
     mem_free(c->mask);

@@ -324,11 +324,16 @@ static void seal(kv_lease *q)
 
 void kv_lease_commit(kv_lease *q, const int32_t *ids, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++) {
-        q->tail[q->committed % KV_BLOCK_TOKENS] = ids[i];
-        q->committed++;
-        if (q->committed % KV_BLOCK_TOKENS == 0 && !q->store->opt.no_cache)
+    while (n > 0) {
+        int64_t at = q->committed % KV_BLOCK_TOKENS;
+        int64_t part = n < KV_BLOCK_TOKENS - at ? n : KV_BLOCK_TOKENS - at;
+
+        memcpy(q->tail + at, ids, (size_t)part * sizeof *ids);
+        q->committed += part;
+        if (at + part == KV_BLOCK_TOKENS && !q->store->opt.no_cache)
             seal(q);
+        ids += part;
+        n -= part;
     }
 }
 

@@ -15,11 +15,11 @@
 #define STOP_MAX 16
 
 typedef struct stop_match {
+    size_t n;
+    int matched; /* index of the stop string that was found, -1 = none yet */
+    str held;
     char *stop[STOP_MAX];
     size_t len[STOP_MAX];
-    size_t n;
-    str held;
-    int matched; /* index of the stop string that was found, -1 = none yet */
 } stop_match;
 
 /* Copies the strings. Errors: INVALID (more than STOP_MAX, an empty one), NOMEM. */

@@ -95,6 +95,21 @@ static void start_waiting(sched *s, sched_item *it)
     insert(&s->waiting, it);
 }
 
+/* The lease learns all tokens up to `to`. */
+static void commit(sched_item *it, int64_t to)
+{
+    kv_lease_commit(it->lease, it->ids + it->n_committed, to - it->n_committed);
+    it->n_committed = to;
+}
+
+/* Only whole blocks are of use to others; the rest is committed when the state is saved. */
+void sched_advance(sched_item *it, int64_t len)
+{
+    it->known_len = len;
+    if (len / KV_BLOCK_TOKENS != it->n_committed / KV_BLOCK_TOKENS)
+        commit(it, len);
+}
+
 /* Tokens that the pool must hold so that a sequence of len tokens can go on: the drafts of the step
  * in flight and of the one that is planned lie behind it. */
 static int64_t reach(const sched *s, int64_t len)
@@ -120,7 +135,7 @@ di_code sched_add(sched *s, sched_item *it, di_status *st)
                        (long long)s->waiting_tokens, (long long)s->opt.max_waiting_tokens);
     it->arrival = ++s->n_arrivals;
     it->n_goal = it->n_prompt;
-    it->n_done = it->n_cached = it->known_len = 0;
+    it->n_done = it->n_cached = it->known_len = it->n_committed = it->room = 0;
     it->sampled = false;
     it->lease = NULL;
     it->resume = NULL;
@@ -149,10 +164,12 @@ void sched_finish(sched *s, sched_item *it)
     int n = 0;
 
     if (it->lease && it->state == SCHED_DECODE && !it->frozen_tail &&
-        s->cap_loads - s->n_loads >= kv_max_copies(s->opt.kv) &&
-        kv_lease_checkpoint(it->lease, it->known_len, KV_CKPT_FULL, NULL, s->load + s->n_loads, &n,
-                            NULL) == DI_OK)
-        s->n_loads += n;
+        s->cap_loads - s->n_loads >= kv_max_copies(s->opt.kv)) {
+        commit(it, it->known_len);
+        if (kv_lease_checkpoint(it->lease, it->known_len, KV_CKPT_FULL, NULL, s->load + s->n_loads,
+                                &n, NULL) == DI_OK)
+            s->n_loads += n;
+    }
     sched_remove(s, it);
 }
 
@@ -185,6 +202,7 @@ static void preempt(sched *s, sched_item *it)
                                                                     : KV_CKPT_ENCODER;
     int n = 0;
 
+    commit(it, at);
     if (at > 0 && s->cap_loads - s->n_loads >= kv_max_copies(s->opt.kv) &&
         kv_lease_checkpoint(it->lease, at, kind, &it->resume, s->load + s->n_loads, &n, NULL) ==
             DI_OK)
@@ -255,9 +273,13 @@ static bool make_room(sched *s, sched_item *it, int64_t tokens)
 {
     sched_item *v;
 
+    if (tokens <= it->room)
+        return true;
     for (;;) {
-        if (kv_lease_reserve(it->lease, tokens, NULL) == DI_OK)
+        if (kv_lease_reserve(it->lease, tokens, NULL) == DI_OK) {
+            it->room = kv_lease_capacity(it->lease);
             return true;
+        }
         if (any_draining(s))
             return false;
         v = victim(s, it);
@@ -321,12 +343,11 @@ static int prompt_budget(const sched *s, const sched_plan *p)
 
 /* Commit tokens up to `to` and take a checkpoint there; its copies run after the step. Approximate
  * replay keeps no full ones: its decoder rings are those of this prompt and no other. */
-static void commit_and_save(sched *s, sched_plan *p, sched_item *it, int64_t from, int64_t to,
-                            kv_ckpt_kind kind)
+static void commit_and_save(sched *s, sched_plan *p, sched_item *it, int64_t to, kv_ckpt_kind kind)
 {
     int n = 0;
 
-    kv_lease_commit(it->lease, it->ids + from, to - from);
+    commit(it, to);
     if (kind == KV_CKPT_FULL && it->frozen_tail)
         return;
     if (to > 0 && p->cap_saves - p->n_saves >= kv_max_copies(s->opt.kv) &&
@@ -356,12 +377,12 @@ static void plan_chunk(sched *s, sched_plan *p, sched_item *it, int budget)
         part->sample = !it->sampled;
         it->known_len = it->n_goal;
         it->state = SCHED_DECODE;
-        commit_and_save(s, p, it, at, it->n_goal - 1, KV_CKPT_FULL);
-        kv_lease_commit(it->lease, it->ids + it->n_goal - 1, 1);
+        commit_and_save(s, p, it, it->n_goal - 1, KV_CKPT_FULL);
+        commit(it, it->n_goal);
     } else if (it->n_done == mark && mark <= from) {
-        commit_and_save(s, p, it, at, mark, KV_CKPT_ENCODER);
+        commit_and_save(s, p, it, mark, KV_CKPT_ENCODER);
     } else {
-        kv_lease_commit(it->lease, it->ids + at, n);
+        commit(it, it->n_done);
     }
 }
 
@@ -414,7 +435,9 @@ static bool admit(sched *s, sched_item *it)
     it->resume = NULL;
     s->waiting_tokens -= it->n_goal;
     unlink_item(&s->waiting, it);
-    it->n_done = it->n_cached = hit.len;
+    it->n_done = it->n_cached = it->n_committed = hit.len;
+    it->view = kv_lease_view(it->lease, 0);
+    it->room = kv_lease_capacity(it->lease);
     it->n_found = hit.found;
     it->state = SCHED_PROMPT;
     if (it->n_done == it->n_goal) { /* a preempted item goes on where it was */

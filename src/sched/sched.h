@@ -40,10 +40,14 @@ typedef struct sched_item {
     bool blocked;    /* decode waits for the host (mask provider); set and cleared by the caller */
     bool stopped;    /* no more steps; the caller takes it out when nothing is in flight */
     bool no_match;   /* do not start from a hit (prompt log-probabilities) */
-    int64_t known_len; /* DECODE: tokens that are certainly in the state; set as results arrive */
 
     /* Kept by the scheduler; the caller reads. */
     sched_state state;
+    int in_flight;       /* planned steps whose results the caller has not taken yet */
+    int64_t known_len;   /* DECODE: tokens that are certainly in the state (sched_advance) */
+    int64_t n_committed; /* of these, in the lease: whole blocks, while nothing else is asked for */
+    int64_t room;        /* tokens that the lease has blocks for */
+    kv_view view;        /* of the lease, length 0 */
     kv_lease *lease;
     int64_t n_goal; /* tokens to compute before decoding: n_prompt, or known_len when recomputed */
     int64_t n_done; /* of these, in steps planned so far; restored ones included */
@@ -53,7 +57,6 @@ typedef struct sched_item {
     bool sampled;     /* the token behind n_goal is known already: the last chunk is not sampled */
     int n_preempted;
     uint64_t arrival;
-    int in_flight; /* planned steps whose results the caller has not taken yet */
     kv_checkpoint *resume;
     struct sched_item *prev, *next;
 } sched_item;
@@ -114,8 +117,11 @@ void sched_plan_fini(sched_plan *p);
 /* Decide the next step; fills the plan (n_parts 0: nothing can run now). Every item in it has
  * in_flight raised by one; the caller lowers it when the step's results are in. Prompt tokens are
  * committed to the KV store here, and their checkpoints taken: steps run in the order in which they
- * are planned. Accepted output tokens are committed by the caller, who then raises known_len. */
+ * are planned. Accepted output tokens come in by sched_advance. */
 void sched_next(sched *s, sched_plan *p);
+
+/* The state of a decoding item holds its first `len` tokens, which stand in ids. */
+void sched_advance(sched_item *it, int64_t len);
 
 /* To be called after lowering in_flight: an item that drains and has no step in flight is saved
  * (the copies go into the next plan) and waits again. */

@@ -104,6 +104,10 @@ void tok_decoder_push(tok_decoder *d, int32_t id, str *out)
     size_t n;
     const char *bytes = tokenizer_bytes(d->t, id, &n);
 
+    if (d->pending.len == 0 && n > 0 && !ends_ill(bytes, n)) { /* the usual case */
+        tok_append_lossy(out, bytes, n);
+        return;
+    }
     str_append(&d->pending, bytes, n);
     out->failed = out->failed || !str_ok(&d->pending);
     if (d->pending.len > 0 && !ends_ill(d->pending.data, d->pending.len))

@@ -218,11 +218,8 @@ static void process(world *w)
         actor *a = (actor *)(void *)part->item;
 
         a->item.in_flight--;
-        if (part->decode && r[i].len > a->item.known_len) {
-            kv_lease_commit(a->item.lease, a->ids + a->item.known_len,
-                            r[i].len - a->item.known_len);
-            a->item.known_len = r[i].len;
-        }
+        if (part->decode && r[i].len > a->item.known_len)
+            sched_advance(&a->item, r[i].len);
         if (r[i].done)
             a->ended = a->item.stopped = true;
         if (a->ended)
