@@ -300,6 +300,157 @@ static void hc_all(void)
     }
 }
 
+/* ---- attention and indexer, on one sequence ---- */
+
+#define TOPK    512
+#define KV_ROWS 4096
+
+typedef struct seq_case {
+    step s;
+    kv_layout l;
+    attention_args attention;
+    index_scores_args scores;
+    select_args select;
+} seq_case;
+
+static void run_attention(void *arg, int i)
+{
+    (void)i;
+    k->ops->attention(k, &((seq_case *)arg)->attention);
+}
+
+static void run_scores(void *arg, int i)
+{
+    (void)i;
+    k->ops->index_scores(k, &((seq_case *)arg)->scores);
+}
+
+static void run_select(void *arg, int i)
+{
+    (void)i;
+    k->ops->select(k, &((seq_case *)arg)->select);
+}
+
+static void *put_new(const void *host, size_t bytes)
+{
+    void *p = device(bytes);
+
+    k->ops->put(k, p, host, bytes);
+    return p;
+}
+
+/* State whose bytes are random: E2M1 and E4M3 codes of any value, scales near 1. */
+static void *state_of(const kv_layout *l, int64_t n_blocks)
+{
+    size_t bytes = (size_t)n_blocks * l->block_bytes;
+    uint8_t *p = host_bytes(bytes, 21);
+    void *dev;
+
+    for (size_t i = 0; i < bytes; i++)
+        p[i] = (uint8_t)(0x30 | (p[i] & 0x87)); /* E4M3 of 1/4 .. 2; as UE8M0: 2^-79 or 2^56 */
+    dev = put_new(p, bytes);
+    mem_free(p);
+    return dev;
+}
+
+/* The last KV_ROWS tokens of a sequence of `len`, each with TOPK of its entries. */
+static seq_case *sequence(int64_t len)
+{
+    static seq_case c;
+    const int ratio = 1;
+    int64_t n_blocks = len / KV_BLOCK_TOKENS + 1;
+    int32_t row0[2] = {0, KV_ROWS}, *table, *seq, *sel, *n_sel;
+    int64_t *pos;
+    kv_view v = {.len = len - KV_ROWS};
+
+    kv_layout_init(&c.l, KV_PACKED, 512, 128, 128, 5, 1, &ratio, 1);
+    table = mem_try_calloc((size_t)n_blocks, sizeof *table);
+    seq = mem_try_calloc(KV_ROWS, sizeof *seq);
+    pos = mem_try_calloc(KV_ROWS, sizeof *pos);
+    sel = mem_try_calloc((size_t)KV_ROWS * TOPK, sizeof *sel);
+    n_sel = mem_try_calloc(KV_ROWS, sizeof *n_sel);
+    DI_CHECK(table && seq && pos && sel && n_sel);
+    for (int64_t b = 0; b < n_blocks; b++)
+        table[b] = (int32_t)(n_blocks - 1 - b);
+    for (int r = 0; r < KV_ROWS; r++) {
+        pos[r] = len - KV_ROWS + r;
+        n_sel[r] = TOPK;
+        for (int i = 0; i < TOPK; i++)
+            sel[r * TOPK + i] = (int32_t)((len - KV_ROWS) / TOPK * i + (r * 31 + i * 7) % 5);
+    }
+    v.fixed = state_of(&c.l, (int64_t)(c.l.fixed_bytes / c.l.block_bytes) + 1);
+    v.blocks = state_of(&c.l, n_blocks);
+    v.table = put_new(table, (size_t)n_blocks * sizeof *table);
+    c.s = (step){.n_seqs = 1,
+                 .row0 = put_new(row0, sizeof row0),
+                 .seq = put_new(seq, KV_ROWS * sizeof *seq),
+                 .pos = put_new(pos, KV_ROWS * sizeof *pos),
+                 .view = put_new(&v, sizeof v)};
+    c.attention = (attention_args){.s = &c.s,
+                                   .layout = &c.l,
+                                   .n_heads = 64,
+                                   .rope = 64,
+                                   .scale = 0.044f,
+                                   .q = rows_of(KV_ROWS, 64 * 512),
+                                   .cs = device(KV_ROWS * 64 * 4),
+                                   .kv_rows = state_of(&c.l, KV_ROWS * 528 / 45568 + 1),
+                                   .sink = plain_weight(WEIGHT_VEC_F32, 1, 64),
+                                   .sel = put_new(sel, (size_t)KV_ROWS * TOPK * sizeof *sel),
+                                   .n_sel = put_new(n_sel, KV_ROWS * sizeof *n_sel),
+                                   .topk = TOPK,
+                                   .o = device((size_t)KV_ROWS * 64 * 512 * 2)};
+    c.scores = (index_scores_args){.s = &c.s,
+                                   .layout = &c.l,
+                                   .heads = 32,
+                                   .rope = 64,
+                                   .topk = TOPK,
+                                   .iq = rows_of(KV_ROWS, 32 * 128),
+                                   .iw = rows_of(KV_ROWS, 32),
+                                   .cs = c.attention.cs,
+                                   .scores = device((size_t)256 * (size_t)(len + 16) * 4),
+                                   .stride = len + 16};
+    c.select = (select_args){.s = &c.s,
+                             .layout = &c.l,
+                             .topk = TOPK,
+                             .scores = c.scores.scores,
+                             .stride = c.scores.stride,
+                             .sel = device((size_t)KV_ROWS * TOPK * 4),
+                             .n_sel = device(KV_ROWS * 4)};
+    mem_free(table);
+    mem_free(seq);
+    mem_free(pos);
+    mem_free(sel);
+    mem_free(n_sel);
+    return &c;
+}
+
+static void sequences(void)
+{
+    const int n[] = {1, 16, 256, KV_ROWS};
+    const int64_t len[] = {16384, 131072};
+
+    for (size_t j = 0; j < 2 && (wanted("attention") || wanted("index_scores") || wanted("select"));
+         j++) {
+        seq_case *c = sequence(len[j]);
+
+        for (size_t i = 0; i < ARRAY_LEN(n); i++) {
+            double rows = n[i], keys = (double)len[j];
+            char what[64];
+
+            snprintf(what, sizeof what, "%d rows; %lld tokens", n[i], (long long)len[j]);
+            c->s.n_rows = n[i];
+            if (j == 0)
+                report("attention", what, rows * (512 * 288.0 + 128 * 528.0),
+                       rows * 64 * 640 * 512 * 4.0, (run){run_attention, c});
+            if (n[i] > 256)
+                continue;
+            c->scores.n = c->select.n = n[i];
+            report("index_scores", what, keys * 68, rows * keys * 8192, (run){run_scores, c});
+            report("select", what, rows * keys * 4, 0, (run){run_select, c});
+        }
+    }
+}
+
 int main(int argc, char **argv)
 {
     const int few[] = {1, 4, 16, 64, 256, 1024, 4096, 16384}, head[] = {1, 16, 64, 256};
@@ -340,6 +491,7 @@ int main(int argc, char **argv)
     linear_shape("router", WEIGHT_BF16, 384, HIDDEN, 1, few, 7);
     linear_shape("head", WEIGHT_BF16, 129280, HIDDEN, 1, head, 4);
     hc_all();
+    sequences();
     kernels_close(k);
     return 0;
 }

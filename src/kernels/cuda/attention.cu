@@ -1,5 +1,5 @@
 /* Queries, window keys, sparse attention, rings (kernels/attention.h). */
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/attention.cuh"
 
 /* RMS factor of a row in global memory. */
 static __device__ float rms_factor(const bf16 *x, int64_t n, float eps)
@@ -66,52 +66,14 @@ void cuda_qkv(cuda_impl *c, const qkv_args *a)
 #define MAX_DIM  512
 #define PER_LANE (MAX_DIM / 32)
 
-/* Where the keys of a row are: window positions lo .. lo+n_window-1, then compressed entries. */
-typedef struct key_list {
-    int64_t lo;
-    int n_window, n;
-    const kv_view *v;
-    const uint8_t *new_rows; /* kv_rows of the sequence, from position v->len on */
-    const int32_t *sel;
-} key_list;
-
-static __device__ key_list keys_of(const attention_args &a, const step &s, const kv_layout &l,
-                                   int64_t row)
-{
-    int32_t seq = s.seq[row];
-    const kv_view *v = &s.view[seq];
-    int64_t pos = s.pos[row], window = l.window, end = pos + 1;
-    key_list k;
-
-    k.v = v;
-    k.new_rows = a.kv_rows + (size_t)s.row0[seq] * l.ring_row_bytes;
-    k.sel = a.sel + row * a.topk;
-    if (a.draft) {
-        k.lo = v->len > window ? v->len - window : 0;
-        end = v->len + s.row0[seq + 1] - s.row0[seq];
-    } else {
-        k.lo = pos >= window ? pos - window + 1 : 0;
-        k.lo = k.lo > v->ring_first ? k.lo : v->ring_first;
-    }
-    k.n_window = (int)(end > k.lo ? end - k.lo : 0);
-    k.n = k.n_window + (!a.draft && a.owner >= 0 ? a.n_sel[row] : 0);
-    return k;
-}
-
 /* Element d of key t. */
 static __device__ float key_at(const attention_args &a, const kv_layout &l, const key_list &k,
                                int t, int d)
 {
-    const uint8_t *row;
+    const uint8_t *row = key_row(a, l, k, t);
 
-    if (t < k.n_window) {
-        int64_t p = k.lo + t;
-
-        row = p < k.v->len ? kv_ring(&l, k.v, a.ring, p)
-                           : k.new_rows + (size_t)(p - k.v->len) * l.ring_row_bytes;
+    if (t < k.n_window)
         return e4m3(row[d]) * ue8m0(row[l.head_dim + d / 32]);
-    }
-    row = kv_latent(&l, k.v, a.owner, k.sel[t - k.n_window]);
     return e2m1(row[d / 2] >> (4 * (d & 1)) & 15u) * e4m3(row[l.head_dim / 2 + d / 16]);
 }
 
@@ -131,7 +93,8 @@ static __device__ void load_keys(const attention_args &a, const kv_layout &l, co
 /* One block per row and HEADS heads, a warp per head. Two passes over the keys: all scores and
  * their maximum, then probabilities and values; so the keys are summed in order and the maximum is
  * final before anything is rounded. Lane l holds the elements l, l + 32, ... of q and o. */
-static __global__ void attention_kernel(attention_args a, step s, kv_layout l, const float *sink,
+static __global__ void attention_kernel(attention_args a, step s,
+                                        const __grid_constant__ kv_layout l, const float *sink,
                                         int max_keys)
 {
     extern __shared__ uint8_t smem[];
@@ -213,6 +176,8 @@ void cuda_attention(cuda_impl *c, const attention_args *a)
     size_t smem = KEYS * (size_t)dim * sizeof(bf16) + HEADS * (size_t)c->max_keys * sizeof(float);
     dim3 grid((unsigned)a->s->n_rows, (unsigned)((a->n_heads + HEADS - 1) / HEADS));
 
+    if (cuda_attention_mma(c, a))
+        return;
     if (dim > MAX_DIM || dim % 32)
         cuda_note(c, cudaErrorNotSupported, "attention: head_dim");
     cuda_note(c,
@@ -227,7 +192,8 @@ void cuda_attention(cuda_impl *c, const attention_args *a)
 /* ---- ring_commit ---- */
 
 /* Block (r, seq): row r of the last ring_rows rows of the sequence. */
-static __global__ void ring_commit_kernel(step s, kv_layout l, int ring, const uint8_t *kv_rows)
+static __global__ void ring_commit_kernel(step s, const __grid_constant__ kv_layout l, int ring,
+                                          const uint8_t *kv_rows)
 {
     int32_t seq = blockIdx.y, end = s.row0[seq + 1], row = s.row0[seq];
     uint8_t *to;

@@ -48,8 +48,8 @@ static __device__ float pool_channel(const compress_pool_args &a, const step &s,
 }
 
 /* One block per group. */
-static __global__ void pool_kernel(compress_pool_args a, step s, step_groups g, kv_layout l,
-                                   weight norm)
+static __global__ void pool_kernel(compress_pool_args a, step s, step_groups g,
+                                   const __grid_constant__ kv_layout l, weight norm)
 {
     extern __shared__ float x[];
     int64_t dim = l.head_dim;
@@ -65,7 +65,8 @@ static __global__ void pool_kernel(compress_pool_args a, step s, step_groups g, 
 }
 
 /* Block (r, seq): row r of the last open_rows rows of the sequence, for groups of later steps. */
-static __global__ void keep_open_kernel(compress_pool_args a, step s, kv_layout l)
+static __global__ void keep_open_kernel(compress_pool_args a, step s,
+                                        const __grid_constant__ kv_layout l)
 {
     int32_t seq = blockIdx.y, end = s.row0[seq + 1], row = s.row0[seq];
     int32_t keep = l.owner[a.owner].open_rows;
@@ -149,8 +150,8 @@ static __device__ void store_latent(uint8_t *row, const float *x, int64_t n)
 }
 
 /* One block per group. */
-static __global__ void store_kernel(compress_store_args a, step s, step_groups g, kv_layout l,
-                                    weight k_norm)
+static __global__ void store_kernel(compress_store_args a, step s, step_groups g,
+                                    const __grid_constant__ kv_layout l, weight k_norm)
 {
     extern __shared__ float x[];
     int64_t dim = l.head_dim, idim = l.index_dim, at = blockIdx.x;

@@ -26,7 +26,7 @@ extern "C" {
 #define Q8_COLS 32 /* columns of a scale: Q8, FP8 tiles, FP4 groups */
 
 /* Kinds of packed panels (gemm.cuh); weight.packed. */
-enum { PACK_NONE, PACK_FP4, PACK_FP8, PACK_BF16 };
+enum { PACK_NONE, PACK_FP4, PACK_FP8, PACK_BF16, PACK_MIX };
 
 /* A matrix or table in device memory as stored: codes, then scales. */
 struct weight {
@@ -55,7 +55,11 @@ typedef struct cuda_experts {
 typedef struct cuda_scratch {
     int32_t *tile; /* [n_max_tiles] pairs (expert, token tile), then their number */
     int n_max_tiles;
-    int32_t *slot, *first;       /* experts: slots (row * k + i) by expert; [n_experts + 1] */
+    int32_t *slot, *first, *pos; /* experts: slots (row * k + i) by expert; [n_experts + 1]; place
+                                  * of a slot */
+    float *hc_part;              /* [n_rows][hidden / 256][26] sums of segments (hc.cu) */
+    uint16_t *hc_row;            /* [n_rows][hidden] */
+    float *part;                 /* sums of chunks (gemm.cu) */
     uint16_t *h;                 /* [slots + rows][inter]: inputs of w2, the shared expert's last */
     uint16_t *ye;                /* [slots + rows][hidden]: outputs of experts before the sum */
     float *z;                    /* [n_logit_rows][vocab]: filtered logits */
@@ -70,6 +74,7 @@ typedef struct cuda_impl {
     const char *where;
     uint64_t n_launches;
     int n_processors;
+    void *encode; /* cuTensorMapEncodeTiled */
     int max_keys; /* of one attention row */
     cuda_scratch s;
     void *mem; /* all scratch */
@@ -89,6 +94,13 @@ void cuda_hc(cuda_impl *c, const hc_args *a);
 void cuda_tap(cuda_impl *c, const tap_args *a);
 void cuda_quantize(cuda_impl *c, const quantize_args *a);
 void cuda_linear(cuda_impl *c, const linear_args *a);
+
+size_t cuda_part_bytes(int n_processors);
+
+/* fn of hyper-connections, packed (hc.cu). */
+bool cuda_can_pack_mix(int64_t rows, int64_t cols);
+size_t cuda_mix_bytes(int64_t cols);
+void cuda_pack_mix(cuda_impl *c, const float *fn, int64_t cols, void *out);
 
 /* Packed weights (gemm.cuh, pack.cu). data2 of the same shape: rows in turn, 8 by 8; `rows` are
  * then those of both. */

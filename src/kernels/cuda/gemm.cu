@@ -1,9 +1,13 @@
 /* Products of many tokens with packed weights on wgmma: weights as A in registers, tokens as B in
  * shared memory.
  *
- * A block owns a processor and walks over tiles of 128 rows x N tokens. Its first warpgroup brings
- * panels of weights (bulk copies) and of tokens (16 bytes at a time, gathered and swizzled) into a
- * ring; the other two decode 64 rows each, a panel ahead of the product that runs. */
+ * A block owns a processor and walks over tiles of 128 rows x N tokens. One thread of its first
+ * warpgroup has panels of weights and of tokens copied into a ring; the other two warpgroups decode
+ * 64 rows each, a panel ahead of the product that runs. When there are fewer tiles than processors,
+ * each chunk of K is a tile of its own, and a second kernel adds the chunks. */
+#include <cuda.h>
+#include <cudaTypedefs.h>
+
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
@@ -55,12 +59,15 @@ static __device__ __forceinline__ void bulk_copy(void *to, const void *from, int
         : "memory");
 }
 
-/* 16 bytes, or zeros. */
-static __device__ __forceinline__ void copy16(uint32_t to, const void *from, bool real)
+/* Box of 64 columns x N tokens; what lies outside the matrix becomes zeros. */
+static __device__ __forceinline__ void box_copy(void *to, const CUtensorMap *map, int column,
+                                                int row, uint64_t *b)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-                 "r"(real ? 16 : 0)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+        "[%1, {%2, %3}], [%4];" ::"r"(shared_of(to)),
+        "l"(map), "r"(column), "r"(row), "r"(shared_of(b))
+        : "memory");
 }
 
 /* B of 64 columns: rows of 128 bytes, 128-byte swizzle. A step of 16 columns adds 2. */
@@ -94,97 +101,71 @@ static __host__ __device__ constexpr int stages_of(int mode, int n)
 
 typedef struct gemm_tile {
     int block, expert;
-    token_tile t;
+    int base, n;         /* tokens */
+    int chunk, n_chunks; /* the first, and how many */
 } gemm_tile;
+
+static __device__ __forceinline__ int splits_of(const gemm_job &j)
+{
+    return j.part ? j.n_panels / j.chunk : 1;
+}
 
 static __device__ __forceinline__ int tiles_of(const gemm_job &j, int n_tile)
 {
-    return (j.tile ? *j.n_tiles : (j.n + n_tile - 1) / n_tile) * j.n_blocks;
+    return (j.tile ? *j.n_tiles : (j.n + n_tile - 1) / n_tile) * j.n_blocks * splits_of(j);
 }
 
 /* Token tiles of a row block follow each other: its weights stay in L2. */
 template <int N> static __device__ __forceinline__ gemm_tile tile_at(const gemm_job &j, int at)
 {
     gemm_tile x = {};
-    int n = j.n, n_tiles, tile;
+    int n = j.n, n_tiles, splits = splits_of(j);
 
+    x.n_chunks = j.n_panels / j.chunk / splits;
+    x.chunk = at % splits;
+    at /= splits;
     if (j.tile) {
         int2 entry = j.tile[at / j.n_blocks];
 
         x.expert = entry.x;
-        x.t.slot = j.slot + j.first[x.expert];
-        n = j.first[x.expert + 1] - j.first[x.expert];
+        x.base = j.first[x.expert];
+        n = j.first[x.expert + 1] - x.base;
         at -= (at / j.n_blocks - entry.y) * j.n_blocks; /* among the expert's */
     }
     n_tiles = (n + N - 1) / N;
     x.block = at / n_tiles;
-    tile = at % n_tiles;
-    x.t.base = tile * N;
-    if (x.t.slot)
-        x.t.slot += x.t.base;
-    x.t.n = min(N, n - x.t.base);
+    x.n = min(N, n - at % n_tiles * N);
+    x.base += at % n_tiles * N;
     return x;
 }
 
 /* ---- producer ---- */
 
 template <int MODE, int N>
-static __device__ void produce(const gemm_job &j, uint8_t *xs, uint8_t *ws, uint64_t *full,
-                               uint64_t *empty)
+static __device__ void produce(const gemm_job &j, const CUtensorMap *map, uint8_t *xs, uint8_t *ws,
+                               uint64_t *full, uint64_t *empty)
 {
-    const int STAGES = stages_of(MODE, N), WB = CONSUMERS * panel_bytes(MODE), EACH = N / 16;
-    const int LAG = STAGES - 2; /* copies of a thread that may be open */
-    int th = threadIdx.x, piece = th % 8, stage = 0, phase = 0, n_issued = 0, landed = 0;
-    int n_tiles = tiles_of(j, N);
+    const int STAGES = stages_of(MODE, N), WB = CONSUMERS * panel_bytes(MODE);
+    int stage = 0, phase = 0, n_tiles = tiles_of(j, N);
 
     for (int at = blockIdx.x; at < n_tiles; at += gridDim.x) {
         gemm_tile x = tile_at<N>(j, at);
-        const uint8_t *w = j.w + x.expert * j.expert_bytes + (int64_t)x.block * j.n_panels * WB;
-        const bf16 *base = j.x + piece * 8;
-        int row[EACH];
+        int panel = x.chunk * j.chunk, column = panel * PANEL;
+        const uint8_t *w =
+            j.w + x.expert * j.expert_bytes + ((int64_t)x.block * j.n_panels + panel) * WB;
 
         if (j.group_rows)
-            base += (int64_t)(x.block * ROW_BLOCK / j.group_rows) * j.n_panels * PANEL;
-
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            int slot = slot_of(x.t, th / 8 + 16 * i);
-
-            row[i] = slot < 0 ? -1 : slot / j.x_div;
-        }
-        for (int p = 0; p < j.n_panels; p++) {
+            column += x.block * ROW_BLOCK / j.group_rows * j.n_panels * PANEL;
+        for (int p = 0; p < x.n_chunks * j.chunk; p++) {
             barrier_wait(&empty[stage], phase ^ 1);
-            if (th == 0) {
-                barrier_expect(&full[stage], WB);
-                bulk_copy(ws + stage * WB, w + (int64_t)p * WB, WB, &full[stage]);
-            }
-#pragma unroll
-            for (int i = 0; i < EACH; i++) {
-                int token = th / 8 + 16 * i;
-                uint32_t to =
-                    shared_of(xs + stage * N * 128) + token * 128 + ((piece ^ token % 8) << 4);
-
-                copy16(to, base + (row[i] < 0 ? 0 : row[i] * j.x_stride) + p * PANEL, row[i] >= 0);
-            }
-            asm volatile("cp.async.commit_group;" ::: "memory");
+            barrier_expect(&full[stage], WB + N * 128);
+            bulk_copy(ws + stage * WB, w + (int64_t)p * WB, WB, &full[stage]);
+            box_copy(xs + stage * N * 128, map, column + p * PANEL, x.base, &full[stage]);
             if (++stage == STAGES) {
                 stage = 0;
                 phase ^= 1;
             }
-            if (++n_issued > LAG) {
-                asm volatile("cp.async.wait_group %0;" ::"n"(LAG) : "memory");
-                asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-                barrier_arrive(&full[landed]);
-                landed = landed + 1 == STAGES ? 0 : landed + 1;
-                n_issued--;
-            }
         }
-    }
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    for (; n_issued > 0; n_issued--) {
-        barrier_arrive(&full[landed]);
-        landed = landed + 1 == STAGES ? 0 : landed + 1;
     }
 }
 
@@ -211,38 +192,49 @@ static __device__ void store_tile(const gemm_job &j, const gemm_tile &x, int str
     int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     int64_t row0 = (int64_t)x.block * ROW_BLOCK + strip * 16;
 
+    if (j.part) {
+        float *part = j.part + ((int64_t)x.chunk * j.n + x.base) * j.n_blocks * ROW_BLOCK + row0;
+
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) {
+            int token = i / 4 * 8 + 2 * t + i % 2;
+
+            if (token < x.n)
+                part[(int64_t)token * j.n_blocks * ROW_BLOCK + g + i / 2 % 2 * 8] = sum[i];
+        }
+        return;
+    }
+    if (j.end == END_F32 || j.end == END_ADD) {
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) {
+            int token = i / 4 * 8 + 2 * t + i % 2;
+
+            if (token < x.n)
+                put_sum(j, (x.base + token) * j.y_stride + row0 + g + i / 2 % 2 * 8, sum[i]);
+        }
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < N / 8; i++) {
-        if (j.end == END_F32 || j.end == END_ADD) {
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                int slot = slot_of(x.t, 8 * i + 2 * t + e % 2);
+        int token = 8 * i + g, t0 = 8 * i + 2 * t; /* behind and before the transposition */
+        bf16 *y = (bf16 *)j.y + (x.base + token) * j.y_stride + 2 * t;
 
-                if (slot >= 0)
-                    put_sum(j, slot * j.y_stride + row0 + g + e / 2 * 8, sum[4 * i + e]);
-            }
+        if (j.end == END_SWIGLU) {
+            float w0 = t0 < x.n ? weight_of(j, x.base + t0) : 0;
+            float w1 = t0 + 1 < x.n ? weight_of(j, x.base + t0 + 1) : 0;
+            uint32_t h =
+                transpose8x8(bf16_pair(swiglu(sum[4 * i], sum[4 * i + 2], j.limit, w0),
+                                       swiglu(sum[4 * i + 1], sum[4 * i + 3], j.limit, w1)));
+
+            if (token < x.n)
+                *(uint32_t *)(y + row0 / 2) = h;
         } else {
-            int slot = slot_of(x.t, 8 * i + g); /* behind the transposition */
-            bf16 *y = (bf16 *)j.y + slot * j.y_stride + 2 * t;
+            uint32_t u = transpose8x8(bf16_pair(sum[4 * i], sum[4 * i + 1]));
+            uint32_t v = transpose8x8(bf16_pair(sum[4 * i + 2], sum[4 * i + 3]));
 
-            if (j.end == END_SWIGLU) {
-                int s0 = slot_of(x.t, 8 * i + 2 * t), s1 = slot_of(x.t, 8 * i + 2 * t + 1);
-                float w0 = j.weights && s0 >= 0 ? j.weights[s0] : 1.0f;
-                float w1 = j.weights && s1 >= 0 ? j.weights[s1] : 1.0f;
-                uint32_t h =
-                    transpose8x8(bf16_pair(swiglu(sum[4 * i], sum[4 * i + 2], j.limit, w0),
-                                           swiglu(sum[4 * i + 1], sum[4 * i + 3], j.limit, w1)));
-
-                if (slot >= 0)
-                    *(uint32_t *)(y + row0 / 2) = h;
-            } else {
-                uint32_t u = transpose8x8(bf16_pair(sum[4 * i], sum[4 * i + 1]));
-                uint32_t v = transpose8x8(bf16_pair(sum[4 * i + 2], sum[4 * i + 3]));
-
-                if (slot >= 0) {
-                    *(uint32_t *)(y + row0) = u;
-                    *(uint32_t *)(y + row0 + 8) = v;
-                }
+            if (token < x.n) {
+                *(uint32_t *)(y + row0) = u;
+                *(uint32_t *)(y + row0 + 8) = v;
             }
         }
     }
@@ -272,7 +264,7 @@ static __device__ void consume(const gemm_job &j, const uint8_t *xs, const uint8
             load_panel<MODE>(&w, ws + (stage * CONSUMERS + wg) * PB, th);
             decode_panel<MODE>(w, a[0]);
         }
-        for (int left = j.n_panels; left > 0; left -= j.chunk) {
+        for (int left = x.n_chunks; left > 0; left--) {
             for (int p = 0; p < j.chunk; p += 2) { /* chunks have an even number of panels */
 #pragma unroll
                 for (int h = 0; h < 2; h++) {
@@ -291,7 +283,7 @@ static __device__ void consume(const gemm_job &j, const uint8_t *xs, const uint8
                         stage = 0;
                         phase ^= 1;
                     }
-                    if (h == 0 || p + 2 < j.chunk || left > j.chunk) {
+                    if (h == 0 || p + 2 < j.chunk || left > 1) {
                         panel_words<MODE> w;
 
                         barrier_wait(&full[stage], phase);
@@ -312,8 +304,8 @@ static __device__ void consume(const gemm_job &j, const uint8_t *xs, const uint8
 }
 
 template <int MODE, int N>
-static __global__ __launch_bounds__(GEMM_THREADS,
-                                    blocks_per_processor(N)) void gemm_kernel(gemm_job j)
+static __global__ __launch_bounds__(GEMM_THREADS, blocks_per_processor(N)) void gemm_kernel(
+    gemm_job j, const __grid_constant__ CUtensorMap map)
 {
     const int STAGES = stages_of(MODE, N);
     extern __shared__ __align__(1024) uint8_t smem[];
@@ -321,14 +313,15 @@ static __global__ __launch_bounds__(GEMM_THREADS,
     uint8_t *ws = smem + STAGES * N * 128;
 
     if (threadIdx.x < STAGES) {
-        barrier_init(&full[threadIdx.x], 128 + 1); /* each producer thread, and the bulk copy's */
+        barrier_init(&full[threadIdx.x], 1);
         barrier_init(&empty[threadIdx.x], CONSUMERS);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     __syncthreads();
     if (threadIdx.x < 128) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        produce<MODE, N>(j, smem, ws, full, empty);
+        if (threadIdx.x == 0)
+            produce<MODE, N>(j, &map, smem, ws, full, empty);
     } else {
         if (blocks_per_processor(N) == 1)
             asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
@@ -338,18 +331,75 @@ static __global__ __launch_bounds__(GEMM_THREADS,
     }
 }
 
-template <int MODE, int N> static void run(cuda_impl *c, const gemm_job *j)
+/* The chunks of every sum in ascending order, then its end; a thread per pair of rows 8 apart. */
+static __global__ void finish_kernel(gemm_job j, int n_chunks)
 {
-    int smem = stages_of(MODE, N) * stage_bytes(MODE, N);
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, rows = (int64_t)j.n_blocks * ROW_BLOCK;
+    int64_t token = i / (rows / 2), pair = i % (rows / 2), row = pair / 8 * 16 + pair % 8;
+    const float *part = j.part + token * rows + row;
+    float a = 0, b = 0;
 
+    if (token >= j.n)
+        return;
+    for (int c = 0; c < n_chunks; c++) {
+        a += part[c * j.n * rows];
+        b += part[c * j.n * rows + 8];
+    }
+    if (j.end == END_SWIGLU) {
+        ((bf16 *)j.y)[token * j.y_stride + pair] =
+            to_bf(swiglu(a, b, j.limit, weight_of(j, (int)token)));
+        return;
+    }
+    put_sum(j, token * j.y_stride + row, a);
+    put_sum(j, token * j.y_stride + row + 8, b);
+}
+
+/* Tokens as boxes of 64 columns and `tile` rows, swizzled as wgmma wants them. */
+static bool map_of(cuda_impl *c, const gemm_job *j, int tile, CUtensorMap *map)
+{
+    PFN_cuTensorMapEncodeTiled_v12000 encode = (PFN_cuTensorMapEncodeTiled_v12000)c->encode;
+    cuuint64_t size[2] = {(cuuint64_t)j->x_stride, (cuuint64_t)j->n};
+    cuuint64_t stride[1] = {(cuuint64_t)j->x_stride * sizeof(bf16)};
+    cuuint32_t box[2] = {PANEL, (cuuint32_t)tile}, step[2] = {1, 1};
+
+    return encode && encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)j->x, size, stride,
+                            box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+template <int MODE, int N> static void run(cuda_impl *c, const gemm_job *job)
+{
+    int smem = stages_of(MODE, N) * stage_bytes(MODE, N), n_chunks = job->n_panels / job->chunk;
+    int blocks = c->n_processors * blocks_per_processor(N);
+    gemm_job j = *job;
+    CUtensorMap map;
+
+    if (!map_of(c, &j, N, &map)) {
+        cuda_note(c, cudaErrorNotSupported, "a tensor map");
+        return;
+    }
+    if (!j.tile && n_chunks > 1 && (j.n + N - 1) / N * j.n_blocks < c->n_processors)
+        j.part = c->s.part;
     cuda_note(c,
               cudaFuncSetAttribute((const void *)gemm_kernel<MODE, N>,
                                    cudaFuncAttributeMaxDynamicSharedMemorySize, smem),
               "a product");
-    gemm_kernel<MODE, N>
-        <<<(unsigned)(c->n_processors * blocks_per_processor(N)), GEMM_THREADS, smem, c->stream>>>(
-            *j);
+    gemm_kernel<MODE, N><<<(unsigned)blocks, GEMM_THREADS, smem, c->stream>>>(j, map);
     cuda_launched(c, "a product");
+    if (j.part) {
+        int64_t threads = (int64_t)j.n * j.n_blocks * ROW_BLOCK / 2;
+
+        finish_kernel<<<(unsigned)((threads + THREADS - 1) / THREADS), THREADS, 0, c->stream>>>(
+            j, n_chunks);
+        cuda_launched(c, "a product");
+    }
+}
+
+/* Largest scratch of chunk sums: fewer tiles than processors, 8 chunks. */
+size_t cuda_part_bytes(int n_processors)
+{
+    return (size_t)n_processors * ROW_BLOCK * 128 * 8 * sizeof(float);
 }
 
 template <int MODE> static void choose(cuda_impl *c, const gemm_job *j, int tile)

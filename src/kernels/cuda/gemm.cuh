@@ -130,7 +130,8 @@ typedef enum gemm_end {
     END_SWIGLU /* rows of a strip of 16: 8 of w1, the same 8 of w3; h of the 8 as bf16 */
 } gemm_end;
 
-/* One product: y[token][row] for all rows of a packed matrix, or of one per expert. */
+/* One product: y[token][row] for all rows of a packed matrix, or of one per expert, whose tokens
+ * lie one after the other (sorted by expert). */
 typedef struct gemm_job {
     const uint8_t *w;
     int64_t expert_bytes; /* from one expert's matrix to the next */
@@ -142,15 +143,17 @@ typedef struct gemm_job {
     int group_rows; /* block-diagonal: rows of a group, which reads its own K columns of x; 0: plain
                      */
     int n;          /* tokens; of all experts together */
-    /* Experts: tiles (expert, token tile) listed on the device; NULL: every token, one matrix. */
+    /* Experts: tiles (expert, token tile) listed on the device, first token of each expert; NULL:
+     * one matrix for every token. */
     const int2 *tile;
-    const int32_t *n_tiles;
-    const int32_t *slot, *first; /* slots by expert */
-    int x_div;                   /* row of x = slot / x_div */
-    void *y;                     /* rows are slots */
-    int64_t y_stride;            /* elements */
+    const int32_t *n_tiles, *first;
+    const int32_t *slot; /* sorted token -> slot, for the weights; NULL: weights are 1 */
+    int x_div;           /* cuda_stream only: x is not sorted, its row is slot / x_div; 0: sorted */
+    void *y;
+    int64_t y_stride; /* elements */
     float limit;
-    const float *weights; /* of slots, or NULL: 1 */
+    const float *weights; /* of slots */
+    float *part;          /* cuda_gemm: chunks are added by cuda_gemm_finish; else NULL */
 } gemm_job;
 
 /* How many chunks K has: at most 8, each of an even number of panels. */
@@ -174,15 +177,19 @@ static __device__ __forceinline__ void put_sum(const gemm_job &j, int64_t at, fl
         ((float *)j.y)[at] += v;
 }
 
-/* Tokens of a tile of a job: slot of token i, or -1 behind the last. */
-typedef struct token_tile {
-    const int32_t *slot; /* NULL: slot = base + i */
-    int base, n;
-} token_tile;
-
-static __device__ __forceinline__ int slot_of(const token_tile &t, int i)
+/* Routing weight of a token. */
+static __device__ __forceinline__ float weight_of(const gemm_job &j, int token)
 {
-    return i >= t.n ? -1 : t.slot ? t.slot[i] : t.base + i;
+    return j.slot ? j.weights[j.slot[token]] : 1.0f;
+}
+
+/* Up to so many tokens are streamed: above, one pass of wgmma is faster. Bits are the same. */
+#define FEW 8
+
+/* Tokens of a tile of cuda_gemm for n tokens. */
+static inline int gemm_tile_of(int n)
+{
+    return n <= 32 ? 32 : n <= 64 ? 64 : 128;
 }
 
 /* The two kernels. `tile`: tokens of a tile, 32, 64 or 128. */

@@ -29,7 +29,8 @@ static __device__ int64_t eligible_of(const candidates &f, int64_t row, int64_t 
 
 /* Block (e, row): ENTRIES entries of a row. A lane is a head: it walks over the columns of its
  * query while the keys are broadcast; then the heads are added in a fixed tree. */
-static __global__ void scores_kernel(index_scores_args a, step s, kv_layout l, candidates filter)
+static __global__ void scores_kernel(index_scores_args a, step s,
+                                     const __grid_constant__ kv_layout l, candidates filter)
 {
     extern __shared__ float smem[];
     float *q = smem, *key = smem + a.heads * l.index_dim; /* [dim][heads], [ENTRIES][dim] */
@@ -143,8 +144,8 @@ static __device__ int32_t best(F value, int64_t n, int64_t k, G put)
 
 /* One block per row. The scores of a row whose entries all fit may be missing: they are not read.
  */
-static __global__ void select_kernel(select_args a, step s, kv_layout l, candidates filter,
-                                     candidates out)
+static __global__ void select_kernel(select_args a, step s, const __grid_constant__ kv_layout l,
+                                     candidates filter, candidates out)
 {
     int64_t row = a.row0 + blockIdx.x, visible = (s.pos[row] + 1) / l.owner[a.owner].ratio;
     int64_t eligible = eligible_of(filter, row, visible);

@@ -67,17 +67,16 @@ static void linear_packed(cuda_impl *c, const linear_args *a, int64_t groups)
     j.end = a->out != LINEAR_F32 ? END_ACT : a->accumulate ? END_ADD : END_F32;
     j.x = (const bf16 *)a->x;
     j.x_stride = groups * w->cols;
-    j.x_div = 1;
     j.group_rows = groups > 1 ? (int)(w->rows / groups) : 0;
     j.n = a->n;
     j.y = a->y;
     j.y_stride = w->rows;
     if (j.group_rows % 16)
         cuda_note(c, cudaErrorNotSupported, "linear: groups of fewer than 16 rows");
-    if (a->n <= 16 || j.group_rows % ROW_BLOCK)
-        cuda_stream(c, w->packed, &j, (a->n + 15) / 16);
+    if (a->n <= FEW || j.group_rows % ROW_BLOCK)
+        cuda_stream(c, w->packed, &j, a->n <= 8 ? 1 : (a->n + 15) / 16);
     else
-        cuda_gemm(c, w->packed, &j, a->n <= 32 ? 32 : a->n <= 64 ? 64 : 128);
+        cuda_gemm(c, w->packed, &j, gemm_tile_of(a->n));
 }
 
 static void linear_stored(cuda_impl *c, const linear_args *a, int64_t groups)

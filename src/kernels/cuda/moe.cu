@@ -74,7 +74,7 @@ void cuda_route(cuda_impl *c, const route_args *a)
 /* Slots by expert: a block per expert lists its slots in ascending order, at a place that all
  * blocks find by counting the smaller ids. */
 static __global__ void group_kernel(const int32_t *ids, int n, int n_experts, int32_t *slot,
-                                    int32_t *first)
+                                    int32_t *first, int32_t *pos)
 {
     __shared__ int before, here[WARPS];
     int e = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32, at;
@@ -106,8 +106,10 @@ static __global__ void group_kernel(const int32_t *ids, int n, int n_experts, in
             to += w < warp ? here[w] : 0;
             at += here[w];
         }
-        if (mine)
+        if (mine) {
             slot[to] = i;
+            pos[i] = to;
+        }
     }
 }
 
@@ -134,8 +136,8 @@ typedef struct experts_job {
     float limit;
     const bf16 *in;
     const float *weights;
-    const int32_t *slot, *first;
-    bf16 *h, *ye;
+    const int32_t *slot, *first, *pos;
+    bf16 *h, *ye; /* rows sorted by expert */
 } experts_job;
 
 /* Slots of expert e: routed ones through the list, the shared expert's behind them. */
@@ -169,7 +171,7 @@ template <bool UP> static __global__ void expert_kernel(experts_job j)
 
             slot[i] = shared ? s : j.slot[s];
             in[i] = UP ? j.in + (int64_t)(shared ? slot[i] - j.n * j.k : slot[i] / j.k) * n_in
-                       : j.h + (int64_t)slot[i] * n_in;
+                       : j.h + (int64_t)s * n_in;
         }
         for (int64_t k = lane; k < n_in; k += 32) {
             float w = expert_at(j.x, e, UP ? 0 : 2, col, k);
@@ -191,10 +193,10 @@ template <bool UP> static __global__ void expert_kernel(experts_job j)
             if (s0 + i >= hi || lane != 0)
                 continue;
             if (UP)
-                j.h[(int64_t)slot[i] * n_out + col] =
+                j.h[(int64_t)(s0 + i) * n_out + col] =
                     to_bf(swiglu(a, b, j.limit, shared ? 1.0f : j.weights[slot[i]]));
             else
-                j.ye[(int64_t)slot[i] * n_out + col] = to_bf(a);
+                j.ye[(int64_t)(s0 + i) * n_out + col] = to_bf(a);
         }
     }
 }
@@ -218,7 +220,7 @@ static __global__ void sum_kernel(experts_job j, const int32_t *ids, bf16 *y)
         float sum = 0;
 
         for (int i = 0; i < j.k; i++)
-            sum += from_bf(j.ye[(row * j.k + order[i]) * hidden + d]);
+            sum += from_bf(j.ye[j.pos[row * j.k + order[i]] * hidden + d]);
         sum += from_bf(j.ye[((int64_t)j.n * j.k + row) * hidden + d]);
         y[row * hidden + d] = to_bf(sum);
     }
@@ -270,10 +272,10 @@ static gemm_job packed_job(cuda_impl *c, const experts_args *a, bool up, bool ro
     j.limit = a->limit;
     j.x = up ? (const bf16 *)a->x_q8 : c->s.h;
     j.x_stride = cols;
-    j.x_div = up && routed ? a->k : 1;
     j.y = up ? c->s.h : c->s.ye;
     j.y_stride = up ? x->inter : x->hidden;
     if (routed) {
+        j.n = a->n * a->k;
         j.w = up ? x->up : x->down;
         j.expert_bytes = (int64_t)cuda_packed_bytes(PACK_FP4, rows, cols);
         j.tile = (const int2 *)c->s.tile;
@@ -290,31 +292,54 @@ static gemm_job packed_job(cuda_impl *c, const experts_args *a, bool up, bool ro
     return j;
 }
 
+/* x of the slots, sorted by expert: 16 bytes a thread. */
+static __global__ void sort_rows_kernel(const uint4 *x, const int32_t *slot, int k, int units,
+                                        uint4 *sorted)
+{
+    int64_t row = blockIdx.x;
+
+    for (int i = threadIdx.x; i < units; i += THREADS)
+        sorted[row * units + i] = x[(int64_t)(slot[row] / k) * units + i];
+}
+
+/* Tokens of a tile for about `n` per expert; 8: streamed. */
+static int expert_tile(int n)
+{
+    return n <= 3 ? 8 : n <= 24 ? 32 : n <= 64 ? 64 : 128;
+}
+
+/* Both matrices of the routed experts or of the shared one. */
 static void multiply(cuda_impl *c, const experts_args *a, bool up, int tile)
 {
     gemm_job routed = packed_job(c, a, up, true), shared = packed_job(c, a, up, false);
     int slots = a->n * a->k, experts = a->w->experts->n_experts;
 
-    if (a->n <= 16) {
-        cuda_stream(c, PACK_FP4, &routed, slots < experts ? slots : experts);
-        cuda_stream(c, PACK_FP8, &shared, 1);
+    if (tile == 8) {
+        routed.x_div = up ? a->k : 0;
+        cuda_stream(c, PACK_FP4, &routed,
+                    slots < experts + slots / 8 ? slots : experts + slots / 8);
     } else {
+        if (up) {
+            sort_rows_kernel<<<slots, THREADS, 0, c->stream>>>((const uint4 *)routed.x, c->s.slot,
+                                                               a->k, a->w->experts->hidden / 8,
+                                                               (uint4 *)c->s.ye);
+            cuda_launched(c, "experts");
+            routed.x = c->s.ye; /* free until the second product */
+        }
         cuda_gemm(c, PACK_FP4, &routed, tile);
-        cuda_gemm(c, PACK_FP8, &shared, a->n <= 32 ? 32 : a->n <= 64 ? 64 : 128);
     }
-}
-
-/* Tokens of a tile for about `n` per expert. */
-static int expert_tile(int n)
-{
-    return n <= 24 ? 32 : n <= 64 ? 64 : 128;
+    if (a->n <= FEW)
+        cuda_stream(c, PACK_FP8, &shared, 1);
+    else
+        cuda_gemm(c, PACK_FP8, &shared, gemm_tile_of(a->n));
 }
 
 void cuda_moe(cuda_impl *c, const experts_args *a)
 {
     const cuda_experts *x = a->w->experts;
     experts_job j = {*x,         a->n,      a->k,       a->limit, (const bf16 *)a->x_q8,
-                     a->weights, c->s.slot, c->s.first, c->s.h,   c->s.ye};
+                     a->weights, c->s.slot, c->s.first, c->s.pos, c->s.h,
+                     c->s.ye};
     dim3 up((unsigned)((x->inter + WARPS - 1) / WARPS), (unsigned)x->n_experts + 1);
     dim3 down((unsigned)((x->hidden + WARPS - 1) / WARPS), (unsigned)x->n_experts + 1);
     int tile = expert_tile(a->n * a->k / x->n_experts);
@@ -323,12 +348,11 @@ void cuda_moe(cuda_impl *c, const experts_args *a)
     if (a->k > 64 || x->n_experts > MAX_EXPERTS)
         cuda_note(c, cudaErrorNotSupported, "experts: more than 64 per row, or than 1024");
     group_kernel<<<x->n_experts + 1, THREADS, 0, c->stream>>>(a->ids, a->n * a->k, x->n_experts,
-                                                              c->s.slot, c->s.first);
+                                                              c->s.slot, c->s.first, c->s.pos);
     cuda_launched(c, "experts");
     if (x->packed) {
-        tiles_kernel<<<1, THREADS, 0, c->stream>>>(c->s.first, x->n_experts, a->n <= 16 ? 16 : tile,
-                                                   (int2 *)c->s.tile,
-                                                   c->s.tile + 2 * c->s.n_max_tiles);
+        tiles_kernel<<<1, THREADS, 0, c->stream>>>(
+            c->s.first, x->n_experts, tile, (int2 *)c->s.tile, c->s.tile + 2 * c->s.n_max_tiles);
         cuda_launched(c, "experts");
         multiply(c, a, true, tile);
     } else {

@@ -18,18 +18,24 @@ static __host__ __device__ constexpr int ahead_of(int mode, int r)
     return mode == PACK_FP4 ? 8 / r : mode == PACK_FP8 ? (r == 4 ? 2 : 4 / r) : (r == 1 ? 2 : 1);
 }
 
-/* Tokens of block y. */
-static __device__ bool tile_of(const gemm_job &j, int most, int *expert, token_tile *t)
+/* Tokens base .. base + n - 1 of block y. */
+typedef struct token_tile {
+    int expert, base, n;
+} token_tile;
+
+static __device__ bool tile_of(const gemm_job &j, int most, token_tile *t)
 {
-    *expert = 0;
-    *t = {NULL, (int)blockIdx.y * most, min(most, j.n - (int)blockIdx.y * most)};
-    if (!j.tile)
-        return true;
-    if ((int)blockIdx.y >= *j.n_tiles)
-        return false;
-    *expert = j.tile[blockIdx.y].x;
-    t->slot = j.slot + j.first[*expert];
-    t->n = j.first[*expert + 1] - j.first[*expert];
+    int end = j.n;
+
+    *t = {0, (int)blockIdx.y * most, 0};
+    if (j.tile) {
+        if ((int)blockIdx.y >= *j.n_tiles)
+            return false;
+        t->expert = j.tile[blockIdx.y].x;
+        t->base = j.first[t->expert] + j.tile[blockIdx.y].y * most;
+        end = j.first[t->expert + 1];
+    }
+    t->n = min(most, end - t->base);
     return true;
 }
 
@@ -41,22 +47,23 @@ static __device__ void finish_strip(const gemm_job &j, const token_tile &t, cons
     const int tokens = 8 * NT, rows = j.end == END_SWIGLU ? 8 : 16;
 
     for (int i = thread; i < rows * tokens; i += n_threads) {
-        int row = i % rows, token = i / rows, slot = slot_of(t, token);
+        int row = i % rows, token = i / rows;
+        int64_t at = (t.base + token) * j.y_stride;
         float sum = part[row * tokens + token], up = 0;
 
-        if (slot < 0)
+        if (token >= t.n)
             continue;
         for (int c = 1; c < n_chunks; c++)
             sum += part[c * 16 * tokens + row * tokens + token];
         if (j.end != END_SWIGLU) {
-            put_sum(j, slot * j.y_stride + strip * 16 + row, sum);
+            put_sum(j, at + strip * 16 + row, sum);
             continue;
         }
         up = part[(row + 8) * tokens + token];
         for (int c = 1; c < n_chunks; c++)
             up += part[c * 16 * tokens + (row + 8) * tokens + token];
-        ((bf16 *)j.y)[slot * j.y_stride + strip * 8 + row] =
-            to_bf(swiglu(sum, up, j.limit, j.weights ? j.weights[slot] : 1.0f));
+        ((bf16 *)j.y)[at + strip * 8 + row] =
+            to_bf(swiglu(sum, up, j.limit, weight_of(j, t.base + token)));
     }
 }
 
@@ -65,7 +72,7 @@ static __global__ __launch_bounds__(THREADS) void stream_kernel(gemm_job j, int 
 {
     const int AHEAD = ahead_of(MODE, R), PB = panel_bytes(MODE);
     __shared__ float part[WARPS * R][16 * 8 * NT];
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, expert;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     int chunk = warp % n_chunks, sets = WARPS / n_chunks;
     int64_t strip = ((int64_t)blockIdx.x * sets + warp / n_chunks) * R;
     panel_words<MODE> words[AHEAD][R];
@@ -74,9 +81,9 @@ static __global__ __launch_bounds__(THREADS) void stream_kernel(gemm_job j, int 
     const uint8_t *panel;
     const uint32_t *x[NT];
 
-    if (!tile_of(j, 8 * NT, &expert, &tile))
+    if (!tile_of(j, 8 * NT, &tile))
         return;
-    panel = j.w + expert * j.expert_bytes +
+    panel = j.w + tile.expert * j.expert_bytes +
             ((strip / 8 * j.n_panels + chunk * j.chunk) * 2 + strip / 4 % 2) * PB;
 #pragma unroll
     for (int i = 0; i < AHEAD; i++)
@@ -87,12 +94,17 @@ static __global__ __launch_bounds__(THREADS) void stream_kernel(gemm_job j, int 
                                  (int)(strip % 4 + r) * 32 + lane);
 #pragma unroll
     for (int i = 0; i < NT; i++) {
-        int slot = slot_of(tile, 8 * i + g);
-        int64_t row = slot < 0 ? -1 : slot / j.x_div, k = (int64_t)chunk * j.chunk * PANEL;
+        int64_t row = tile.base + 8 * i + g, k = (int64_t)chunk * j.chunk * PANEL;
 
         if (j.group_rows)
             k += strip * 16 / j.group_rows * j.n_panels * PANEL;
-        x[i] = row < 0 ? NULL : (const uint32_t *)(j.x + row * j.x_stride + k) + t;
+        if (8 * i + g >= tile.n) {
+            x[i] = NULL;
+            continue;
+        }
+        if (j.x_div)
+            row = j.slot[row] / j.x_div;
+        x[i] = (const uint32_t *)(j.x + row * j.x_stride + k) + t;
     }
     for (int p0 = 0; p0 < j.chunk; p0 += AHEAD) {
 #pragma unroll
@@ -144,7 +156,7 @@ template <int MODE, int R> static void run(cuda_impl *c, const gemm_job *j, int 
     int n_chunks = j->n_panels / j->chunk, sets = WARPS / n_chunks;
     dim3 grid((unsigned)(j->n_blocks * 8 / (sets * R)), (unsigned)max_tiles);
 
-    if (j->n <= 8)
+    if (j->n <= 8 || j->tile)
         stream_kernel<MODE, R, 1><<<grid, THREADS, 0, c->stream>>>(*j, n_chunks);
     else
         stream_kernel<MODE, R, 2><<<grid, THREADS, 0, c->stream>>>(*j, n_chunks);
@@ -166,8 +178,7 @@ template <int MODE> static void choose(cuda_impl *c, const gemm_job *j, int max_
         run<MODE, 1>(c, j, max_tiles);
 }
 
-/* Tokens in tiles of 8 (when there are no more) or 16; max_tiles: of all tokens, or of all experts
- * that may have tokens, 16 at most each. */
+/* Tokens in tiles of 8 (experts, and when there are no more) or 16; max_tiles: how many. */
 void cuda_stream(cuda_impl *c, int mode, const gemm_job *j, int max_tiles)
 {
     if (mode == PACK_FP4)

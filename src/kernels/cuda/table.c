@@ -46,6 +46,14 @@ static di_code op_finish(kernels *k, di_status *st)
 
 /* ---- life ---- */
 
+static int n_processors(void)
+{
+    int n = 0;
+
+    cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0);
+    return n;
+}
+
 static void op_close(kernels *k)
 {
     cuda_impl *c = k->impl;
@@ -76,8 +84,10 @@ di_code cuda_need_impl(kernels *k, di_status *st)
     if (!c)
         return di_fail(st, DI_E_NOMEM, "no memory for back end \"cuda\"");
     CU_TRY(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "making a stream");
-    CU_TRY(cudaDeviceGetAttribute(&c->n_processors, cudaDevAttrMultiProcessorCount, 0),
-           "asking for its size");
+    c->n_processors = n_processors();
+    CU_TRY(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &c->encode, 12000,
+                                            cudaEnableDefault, NULL),
+           "looking for a function of the driver");
     CU_TRY(cudaEventCreateWithFlags(&c->s.staged, cudaEventDisableTiming), "making an event");
 done:
     if (rc)
@@ -88,7 +98,7 @@ done:
 /* ---- scratch ---- */
 
 typedef struct scratch_sizes {
-    size_t tile, slot, first, h, ye, z, stage;
+    size_t tile, slot, hc_part, hc_row, pos, part, first, h, ye, z, stage;
 } scratch_sizes;
 
 /* What sample() points at: room for the worst row, and for plain rows with a mask each. */
@@ -105,8 +115,12 @@ static scratch_sizes sizes_of(const kernel_limits *l)
     size_t rows = (size_t)l->n_rows, slots = rows * (size_t)(l->n_active + 1);
 
     return (scratch_sizes){
-        .tile = cuda_aligned((slots / 32 + (size_t)l->n_experts + 2) * 8),
+        .tile = cuda_aligned((slots / 8 + (size_t)l->n_experts + 2) * 8),
         .slot = cuda_aligned(slots * sizeof(int32_t)),
+        .pos = cuda_aligned(slots * sizeof(int32_t)),
+        .hc_part = cuda_aligned(rows * ((size_t)l->hidden / 256 + 1) * 26 * sizeof(float)),
+        .hc_row = cuda_aligned(rows * (size_t)l->hidden * sizeof(uint16_t)),
+        .part = cuda_part_bytes(n_processors()),
         .first = cuda_aligned(((size_t)l->n_experts + 1) * sizeof(int32_t)),
         .h = cuda_aligned(slots * (size_t)l->moe_inter * sizeof(uint16_t)),
         .ye = cuda_aligned(slots * (size_t)l->hidden * sizeof(uint16_t)),
@@ -116,7 +130,8 @@ static scratch_sizes sizes_of(const kernel_limits *l)
 
 static size_t total(const scratch_sizes *z)
 {
-    return z->tile + z->slot + z->first + z->h + z->ye + z->z + z->stage;
+    return z->tile + z->slot + z->hc_part + z->hc_row + z->pos + z->part + z->first + z->h + z->ye +
+           z->z + z->stage;
 }
 
 static size_t op_scratch_bytes(const kernels *k, const kernel_limits *l)
@@ -156,6 +171,10 @@ static di_code op_reserve(kernels *k, const kernel_limits *l, di_status *st)
     c->s.tile = carve(&at, z.tile);
     c->s.n_max_tiles = (int)(z.tile / 8) - 1;
     c->s.slot = carve(&at, z.slot);
+    c->s.hc_part = carve(&at, z.hc_part);
+    c->s.hc_row = carve(&at, z.hc_row);
+    c->s.pos = carve(&at, z.pos);
+    c->s.part = carve(&at, z.part);
     c->s.first = carve(&at, z.first);
     c->s.h = carve(&at, z.h);
     c->s.ye = carve(&at, z.ye);

@@ -28,6 +28,8 @@ static size_t scale_bytes(weight_kind kind, int64_t rows, int64_t cols)
 /* Kind of panels that a weight can have by its shape. */
 static int shape_packs(const weight_src *s)
 {
+    if (s->kind == WEIGHT_F32 && cuda_can_pack_mix(rows_of(s), s->cols) && s->n_parts == 1)
+        return PACK_MIX;
     if (!cuda_can_pack(rows_of(s), s->cols) || (s->n_parts > 1 && s->part[0].rows % Q8_COLS))
         return PACK_NONE;
     return s->kind == WEIGHT_FP8 ? PACK_FP8 : s->kind == WEIGHT_BF16 ? PACK_BF16 : PACK_NONE;
@@ -42,12 +44,18 @@ static size_t stored_bytes(const weight_src *s)
     return cuda_aligned(n);
 }
 
+static size_t packed_bytes(int pack, const weight_src *s)
+{
+    return cuda_aligned(pack == PACK_MIX ? cuda_mix_bytes(s->cols)
+                                         : cuda_packed_bytes(pack, rows_of(s), s->cols));
+}
+
 size_t cuda_weight_bytes(const kernels *k, const weight_src *s)
 {
     int pack = shape_packs(s);
 
     (void)k;
-    return pack ? cuda_aligned(cuda_packed_bytes(pack, rows_of(s), s->cols)) : stored_bytes(s);
+    return pack ? packed_bytes(pack, s) : stored_bytes(s);
 }
 
 void cuda_unload(kernels *k, weight *w)
@@ -103,10 +111,13 @@ static di_code load_packed(kernels *k, const weight_src *s, weight *w, di_status
     weight stored = *w;
     void *copy = NULL;
 
-    CU_TRY(cudaMalloc(&w->mem, cuda_packed_bytes(w->packed, w->rows, w->cols)), s->name);
+    CU_TRY(cudaMalloc(&w->mem, packed_bytes(w->packed, s)), s->name);
     CU_TRY(cudaMalloc(&copy, stored_bytes(s)), s->name);
     CU_TRY(upload_stored(k, s, &stored, copy), s->name);
-    cuda_pack(c, w->packed, stored.data, stored.scale, NULL, NULL, w->rows, w->cols, w->mem);
+    if (w->packed == PACK_MIX)
+        cuda_pack_mix(c, stored.data, w->cols, w->mem);
+    else
+        cuda_pack(c, w->packed, stored.data, stored.scale, NULL, NULL, w->rows, w->cols, w->mem);
     w->data = w->mem;
     CU_TRY(cudaStreamSynchronize(c->stream), s->name);
 done:
