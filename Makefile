@@ -5,7 +5,7 @@ PRESET ?= release
 # Build everything, or the targets given, in the folder of a preset.
 BUILD = cmake --preset $(1) >/dev/null && cmake --build --preset $(1) -j $(JOBS) $(if $(2),--target $(2))
 
-.PHONY: help demo install test check release bench soak cuda fmt lint clean
+.PHONY: help demo install test check release bench soak cuda gputest gpubench fmt lint clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -55,6 +55,12 @@ soak: ## long runs: N rounds of the one-answer test (1000; goes on where it was)
 
 cuda: ## compile the CUDA sources for Hopper
 	@tools/cuda.sh
+
+gputest: ## on a machine with a Hopper GPU: op tests, golden vectors, batch invariance, memory checks
+	@tools/gpu.sh test
+
+gpubench: ## on such a machine: ceilings and operations, CSV in bench/out
+	@tools/gpu.sh bench
 
 fmt: ## format the C sources
 	@git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format-14 -i

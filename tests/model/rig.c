@@ -1,6 +1,7 @@
 #include "model/rig.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -122,6 +123,13 @@ void rig_roll_back(rig_seq *s, int n)
 {
     s->n = n;
     kv_seq_set_len(s->kv, n);
+}
+
+bool rig_wants_backend(const char *name)
+{
+    const char *only = getenv("DI_BACKEND");
+
+    return !only || strcmp(only, name) == 0;
 }
 
 int rig_argmax(const float *x, int n)

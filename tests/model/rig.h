@@ -59,4 +59,7 @@ bool rig_draft(rig *r, const rig_seq *s, int32_t token, int block, int32_t *draf
 /* Commit only n tokens: what is behind them was rejected. */
 void rig_roll_back(rig_seq *s, int n);
 
+/* DI_BACKEND=name restricts tests to one back end. */
+bool rig_wants_backend(const char *name);
+
 int rig_argmax(const float *x, int n);

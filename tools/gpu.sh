@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# On a machine with a Hopper GPU: tools/gpu.sh test | bench. Ends with 1 when something is wrong.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+build=build/cuda
+export DI_BACKEND=cuda
+
+compile() {
+    tools/setup.sh --test --cuda && cmake --preset cuda >/dev/null &&
+        cmake --build --preset cuda -j "$(nproc)" --target deepinfer_cuda "$@"
+}
+
+failed=0
+run() {
+    local name=$1
+    shift
+    if "$@" >"$build/gpu-$name.log" 2>&1; then
+        echo "gpu: $name ok"
+    else
+        echo "gpu: $name FAILED (whole log: $build/gpu-$name.log)"
+        tail -n 20 "$build/gpu-$name.log"
+        failed=1
+    fi
+}
+
+case ${1:-} in
+test)
+    compile di_data deepinfer test_kernel_backends test_kernel_formulas test_kernel_sample golden_model \
+        chunking_test || exit 1
+    run ops $build/tests/test_kernel_backends
+    run real $build/tests/test_kernel_backends real
+    run formulas $build/tests/test_kernel_formulas
+    run sample $build/tests/test_kernel_sample
+    run sublayers $build/tests/golden_model --backend cuda --part sublayers
+    run texts $build/tests/golden_model --backend cuda --part trained
+    grep -h "ran on the device" $build/gpu-texts.log
+    run chunks $build/tests/chunking_test
+    run selftest $build/deepinfer selftest --backend cuda --model models/tiny
+    sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
+    if [ -x "$sanitizer" ]; then
+        for tool in memcheck racecheck synccheck; do
+            run $tool "$sanitizer" --tool $tool --error-exitcode 9 $build/tests/test_kernel_backends
+        done
+    else
+        echo "gpu: no compute-sanitizer here: memory and races were not checked"
+    fi
+    exit $failed
+    ;;
+bench)
+    compile bench_cuda || exit 1
+    tools/nvcc.sh -gencode=arch=compute_90a,code=sm_90a -O3 -I$build/inc/kernels bench/cuda_floor.cu \
+        -cudart=static -o $build/bench/cuda_floor || exit 1
+    mkdir -p bench/out
+    $build/bench/cuda_floor | tee bench/out/cuda_floor.csv
+    $build/bench/bench_cuda | tee bench/out/cuda.csv
+    ;;
+*)
+    sed -n 2p "$0"
+    exit 2
+    ;;
+esac
