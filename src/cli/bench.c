@@ -8,17 +8,13 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "base/pool.h"
 #include "cli/bench.h"
 #include "cli/cli.h"
 #include "engine/bench_pin.h"
-#include "kernels/peak.h"
 
-#define PEAK_BYTES   ((size_t)384 << 20) /* per thread: more than the caches */
-#define PEAK_SAMPLES 3
-#define MAX_RUNNING  1024
-#define BLOCK        128
-#define MOST_POOL    (1 << 20) /* tokens: a gigabyte */
+#define MAX_RUNNING 1024
+#define BLOCK       128
+#define MOST_POOL   (1 << 20) /* tokens: a gigabyte */
 
 static opt_result parse(bench_options *o, int argc, char **argv, di_status *st)
 {
@@ -167,35 +163,6 @@ done:
     return rc;
 }
 
-/* Ceilings, the best of a few samples each. */
-static di_code measure_peak(bench *b, di_status *st)
-{
-    pool *threads = NULL;
-    peak *p = NULL;
-    double best[CEILING_COUNT] = {0};
-    di_code rc = DI_OK;
-
-    DI_TRY(pool_new(&threads, (int)b->o->session.threads, st));
-    p = peak_new(threads, PEAK_BYTES);
-    if (!p) {
-        rc = di_fail(st, DI_E_NOMEM, "no memory to measure the ceilings");
-        goto done;
-    }
-    for (int i = 0; i < PEAK_SAMPLES; i++)
-        for (int c = CEILING_READ; c <= CEILING_BF16; c++) {
-            double v = c == CEILING_COPY ? 0 : peak_sample(p, (ceiling)c);
-
-            best[c] = v > best[c] ? v : best[c];
-        }
-    b->peak.bytes = best[CEILING_READ] * 1e9;
-    b->peak.flops =
-        (best[CEILING_BF16] > best[CEILING_FMA] ? best[CEILING_BF16] : best[CEILING_FMA]) * 1e9;
-done:
-    peak_free(p);
-    pool_free(threads);
-    return rc;
-}
-
 /* The running requests twice: the prompts of a prefill are still cached when they decode. 0 = the
  * engine's share of free memory, for sizes that it must judge. */
 static int64_t pool_tokens(int seqs, int64_t tokens)
@@ -260,7 +227,7 @@ static di_code run(bench *b, di_status *st)
     if (o->trace)
         DI_TRY(bench_trace_read(&t, o->trace, o->speed, st));
     DI_TRY(make_folder(o->out, st));
-    DI_TRY(measure_peak(b, st));
+    DI_TRY(bench_peak_init(b, st));
     DI_TRY(open_service(b, t, st));
     DI_TRY(bench_prompts_init(b, st));
     if (t) {
@@ -271,6 +238,7 @@ static di_code run(bench *b, di_status *st)
     }
     service_report(&b->s, &o->engine);
 done:
+    bench_peak_fini(b);
     service_close(&b->s);
     bench_trace_free(t);
     di_free(b->pool);

@@ -1,6 +1,7 @@
 /* What the files of deepinfer bench share. Thread: main thread. */
 #pragma once
 
+#include "base/pool.h"
 #include "base/progress.h"
 #include "cli/measure.h"
 #include "cli/service.h"
@@ -52,13 +53,16 @@ typedef struct bench_point {
     double verified_per_step; /* drafts of one request */
     double acceptance;        /* of verified drafts */
     bool front_prefill, front_decode;
+    bench_peak peak; /* ceilings just before */
 } bench_point;
 
 typedef struct bench {
     const bench_options *o;
     service s;
-    bench_peak peak;
-    int32_t *pool; /* [n_pool] ids that prompts are made of */
+    pool *threads; /* of the ceilings */
+    struct peak *meter;
+    bench_peak peak; /* as just before the point that runs */
+    int32_t *pool;   /* [n_pool] ids that prompts are made of */
     size_t n_pool;
     int32_t *ids, *forced; /* [longest prompt], [output]; of the request that is being made */
     uint64_t n_requests;   /* made so far: no two are equal */
@@ -73,6 +77,12 @@ typedef struct bench {
 di_code bench_prompts_init(bench *b, di_status *st);
 /* The next request: `cached` tokens that all have, then n of its own, at most one BOS. */
 void bench_next_request(bench *b, int64_t n, int64_t output, di_request_params *p);
+
+/* bench_peak.c: the ceilings, into b->peak: once at the start, and before every point, for other
+ * programs on the machine take their share. Errors: NOMEM, IO. */
+di_code bench_peak_init(bench *b, di_status *st);
+void bench_peak_measure(bench *b);
+void bench_peak_fini(bench *b);
 
 /* bench_sweep.c: every prompt length with every concurrency, into b->point. Errors: of requests. */
 di_code bench_sweep(bench *b, di_status *st);

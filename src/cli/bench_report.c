@@ -100,7 +100,7 @@ static void put_rows(FILE *f, const bench *b)
                 p->verified_per_step, p->acceptance);
         put_spread(f, p->tpot);
         put_spread(f, p->gap);
-        fprintf(f, ",%d,%.2f,%.1f\n", p->front_decode, b->peak.bytes * 1e-9, b->peak.flops * 1e-9);
+        fprintf(f, ",%d,%.2f,%.1f\n", p->front_decode, p->peak.bytes * 1e-9, p->peak.flops * 1e-9);
     }
 }
 

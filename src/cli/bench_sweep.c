@@ -106,6 +106,8 @@ static di_code measure(run *r, di_status *st)
     wave w = {0};
     di_code rc = DI_OK;
 
+    bench_peak_measure(r->b);
+    r->p->peak = r->b->peak;
     r->first_request = r->b->n_requests;
     DI_TRY(burst(r, 1, &w, st));
     if (!r->cut)
@@ -187,14 +189,20 @@ static di_code warm_up(bench *b, di_status *st)
     return rc;
 }
 
+/* Is the state of a prompt there when it decodes? Only whole blocks are kept. */
+static bool cached(const bench_options *o, int i)
+{
+    return !o->engine.no_cache && o->prompts.value[i] >= 128;
+}
+
 static uint64_t total_tokens(const bench_options *o)
 {
     uint64_t total = 0;
 
     for (int i = 0; i < o->prompts.n; i++)
         for (int k = 0; k < o->concurrency.n; k++)
-            total +=
-                (uint64_t)o->concurrency.value[k] * (uint64_t)(o->prompts.value[i] + o->output + 2);
+            total += (uint64_t)o->concurrency.value[k] *
+                     (uint64_t)(o->prompts.value[i] * (cached(o, i) ? 1 : 2) + o->output + 2);
     return total;
 }
 
