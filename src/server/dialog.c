@@ -92,7 +92,7 @@ static bool make_prompt(const server *s, const recipe_request *q, tok_ids *ids, 
     if (q->n_images)
         return recipe_fail(e, 400, "%s: this model does not take images", q->image[0].path);
     DI_TRY(recipe_render(&q->chat, s->replay, &p, &st));
-    DI_TRY(recipe_encode(s->be->tok, &p, ids, &st));
+    DI_TRY(recipe_encode_again(s->be->tok, s->known, &p, ids, &st));
     if (text)
         str_append(text, p.text.data, p.text.len);
 done:

@@ -24,6 +24,7 @@
 #define ACCEPT_BURST 64
 #define N_WORKERS    2
 #define REPLAY_BYTES (64u << 20)
+#define KNOWN_BYTES  (128u << 20)
 
 /* ---- sockets ---- */
 
@@ -328,7 +329,8 @@ static di_code prepare_requests(server *s, di_status *st)
     di_code rc;
 
     s->replay = recipe_replay_new(REPLAY_BYTES);
-    if (!s->replay)
+    s->known = recipe_gaps_new(KNOWN_BYTES);
+    if (!s->replay || !s->known)
         return di_fail(st, DI_E_NOMEM, "no memory for the server");
     DI_TRY(grammar_new(&s->grammar, be->tok, be->info.vocab, &eos, 1, NULL, st));
     DI_TRY(work_pool_new(&s->workers, N_WORKERS, st));
@@ -413,6 +415,7 @@ void server_stop(server *s)
     work_pool_free(s->workers);
     grammar_free(s->grammar);
     recipe_replay_free(s->replay);
+    recipe_gaps_free(s->known);
     tls_free(s->tls);
     keys_free(s->keys);
     mem_free(s);

@@ -18,6 +18,7 @@
 #include "base/json_write.h"
 #include "base/str.h"
 #include "grammar/grammar.h"
+#include "recipe/gaps.h"
 #include "recipe/replay.h"
 #include "recipe/request.h"
 #include "server/http.h"
@@ -41,6 +42,7 @@ struct server {
     loop *loops;
     key_table *keys;       /* NULL: everybody may call */
     recipe_replay *replay; /* of tool calls that were given out */
+    recipe_gaps *known;    /* texts of prompts that were tokenised before */
     grammar *grammar;
     work_pool *workers;
     tls_context *tls;
