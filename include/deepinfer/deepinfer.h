@@ -131,6 +131,9 @@ typedef struct di_mask_provider {
     /* Nothing but the end of sequence may come: the choice stops without it, whatever min_tokens
      * and ignore_eos say. NULL = never. */
     bool (*finished)(void *ctx);
+    /* Tokens that must come next, at most cap: they are the best drafts. The state is as it was.
+     * NULL = none. */
+    int (*forced)(void *ctx, int32_t *token, int cap);
 } di_mask_provider;
 
 typedef struct di_logit_bias {

@@ -54,6 +54,7 @@ typedef struct choice_exec {
     di_finish finish;
     int64_t n_out; /* output tokens so far */
     int n_draft;
+    int n_sure; /* drafts that the constraint forces: the first ones */
     int32_t draft[DSPARK_MAX_DRAFT];
     float conf[DSPARK_MAX_DRAFT];
     sampler *sampler;

@@ -129,6 +129,8 @@ static void choose_lengths(di_engine *e, const job *j)
         if (!p->decode || c->x.done || !c->x.pending)
             continue;
         draft_offer_init(&x->offer[n], &x->cal, c->x.conf, draft_room(c, p));
+        for (int d = 0; d < c->x.n_sure && d < x->offer[n].n; d++)
+            x->offer[n].survival[d] = 1;
         any = any || x->offer[n].n > 0;
         x->draft_part[n++] = i;
     }
@@ -286,8 +288,11 @@ static void propose(di_engine *e, job *j)
     int n = 0, block = x->draft_block;
 
     for (int i = 0; i < j->plan.n_parts; i++)
-        if (goes_on(&j->plan.part[i]))
-            choice_of(j->plan.part[i].item)->x.n_draft = 0;
+        if (goes_on(&j->plan.part[i])) {
+            choice *c = choice_of(j->plan.part[i].item);
+
+            c->x.n_draft = c->x.n_sure = 0;
+        }
     if (x->script) {
         scripted_drafts(e, j);
         return;

@@ -158,6 +158,25 @@ static void fill_mask(di_engine *e, choice *c, int k)
     c->masked[k] = true;
 }
 
+/* Tokens that must come are drafts that stand: they take the place of the model's, unless those begin
+ * with them. */
+static void draft_forced(di_engine *e, choice *c)
+{
+    int32_t token[DSPARK_MAX_DRAFT];
+    int n;
+
+    if (!c->req->p.mask->forced || e->max_draft == 0)
+        return;
+    n = c->req->p.mask->forced(c->mask_ctx, token, e->max_draft);
+    if (n <= 0)
+        return;
+    if (n > c->x.n_draft || memcmp(c->x.draft, token, (size_t)n * sizeof *token) != 0) {
+        memcpy(c->x.draft, token, (size_t)n * sizeof *token);
+        c->x.n_draft = n;
+    }
+    c->x.n_sure = n;
+}
+
 /* Masks of the next step: behind the newest token, then behind each draft that the constraint
  * takes. */
 static void fill_masks(di_engine *e, choice *c)
@@ -165,6 +184,7 @@ static void fill_masks(di_engine *e, choice *c)
     const di_mask_provider *p = c->req->p.mask;
     int n = 0;
 
+    draft_forced(e, c);
     fill_mask(e, c, 0);
     while (n < c->x.n_draft && n < MAX_STEP - 1 && p->accept(c->mask_ctx, c->x.draft[n]))
         fill_mask(e, c, ++n);

@@ -139,7 +139,7 @@ static void accept_drafts(di_engine *e, choice *c, part_result *r, int row, cons
         take_token(c, r, base + k, token);
         if (k == r->verified)
             break;
-        if (!x->script)
+        if (!x->script && k >= c->x.n_sure)
             calibration_observe(&x->cal, k, c->x.conf[k], token == c->x.draft[k]);
         if (token != c->x.draft[k])
             break;

@@ -33,6 +33,11 @@ static bool finished(void *ctx)
     return grammar_must_stop(ctx);
 }
 
+static int forced(void *ctx, int32_t *token, int cap)
+{
+    return grammar_forced(ctx, token, cap);
+}
+
 const di_mask_provider grammar_provider = {
     .fill = fill,
     .accept = accept,
@@ -40,4 +45,5 @@ const di_mask_provider grammar_provider = {
     .fork = fork_state,
     .free = free_state,
     .finished = finished,
+    .forced = forced,
 };
