@@ -46,7 +46,7 @@ typedef struct scripted {
     choice *choice; /* [n] */
     int n, n_ended;
     uint64_t submit_ns, start_ns, first_ns, due_ns;
-    bool running;
+    bool running, stamped;
     atomic_bool cancelled;
 } scripted;
 
@@ -111,12 +111,16 @@ static bool is_stop_id(const scripted *r, int32_t id)
     return false;
 }
 
-/* Made-up values that a client can check: they depend on the index of the token alone. */
+/* Made-up values that a client can check: they depend on the index of the token alone, or (the
+ * prompt says "[stamp]") on the time, for measurements of latency. */
 static void values_of(const scripted *r, int64_t at, int n, float *lp, int32_t *rank,
                       di_token_logprob *top, const int32_t *ids)
 {
+    /* Microseconds below 2^24 are exact in a float. */
+    float stamp = -(float)(clock_ns() / 1000 % 16000000);
+
     for (int i = 0; i < n; i++) {
-        lp[i] = (float)((at + i) % 8) * -0.125f + 0.0f;
+        lp[i] = r->stamped ? stamp : (float)((at + i) % 8) * -0.125f + 0.0f;
         rank[i] = 0;
         for (int k = 0; k < r->p.top_logprobs; k++)
             top[i * r->p.top_logprobs + k] =
@@ -387,6 +391,7 @@ static di_code request_init(script *s, scripted *r, const di_request_params *p, 
     DI_TRY(check_ids(s, p, st));
     DI_TRY(prompt_of(s, p, &text, &r->n_prompt, st));
     r->rule = rule_of(s, str_text(&text));
+    r->stamped = strstr(str_text(&text), "[stamp]") != NULL;
     room = s->opt.context - r->n_prompt;
     room = room < 1 ? 1 : room;
     r->max_out = p->max_tokens < 0 || p->max_tokens > room ? room : p->max_tokens;

@@ -224,6 +224,7 @@ static void *loop_main(void *arg)
 {
     loop *l = arg;
 
+    pthread_setname_np(pthread_self(), "loop"); /* for top and the benchmark */
     event_base_dispatch(l->base);
     conn_free_dead(l);
     return NULL;

@@ -11,7 +11,7 @@ import subprocess
 import time
 
 import pytest
-from serving import BINARY, TINY, VOCAB, Server, serve
+from serving import BINARY, SANITIZED, TINY, VOCAB, Server, serve
 
 FOX = "The quick brown fox jumps over the lazy dog. "
 
@@ -395,7 +395,7 @@ def test_a_thousand_aborted_requests_leave_nothing_behind(server):
             fds, memory = descriptors(server), resident(server)
     time.sleep(0.4)
     assert descriptors(server) <= fds
-    assert resident(server) <= memory + 2048
+    assert SANITIZED or resident(server) <= memory + 2048
 
 
 def test_a_client_that_does_not_read_is_cut_and_others_are_not_held_up(server):
@@ -556,6 +556,7 @@ def test_sigterm_loses_no_token_and_refuses_new_work():
                                 {"model": "tiny", "prompt": "a", "max_tokens": 60}) for _ in range(8)]
             s.wait_metric("deepinfer_requests_running", 8)
             s.process.send_signal(signal.SIGTERM)
+            s.log("draining")
             # a request in the same moment is refused as one that may come again
             keep.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}")
             got = keep.recv(1000)
