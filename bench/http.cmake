@@ -1,0 +1,1 @@
+di_bench(bench_http SOURCES http.c USES base)
