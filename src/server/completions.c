@@ -32,6 +32,7 @@ typedef struct completion {
     bool logprobs, include_usage, return_ids;
     bool failed; /* the error is out */
     uint64_t seed;
+    str start; /* of every streamed chunk, up to its choices */
     answer answer[];
 } completion;
 
@@ -195,21 +196,26 @@ static void write_usage(json_write *w, const completion *m)
 
 /* ---- streamed ---- */
 
+/* Millions of chunks: what is the same in all of them is written once. */
+static void stream_start(completion *m, str *out)
+{
+    json_write w = {.out = &m->start};
+
+    if (m->start.len == 0) {
+        str_puts(&m->start, "data: ");
+        write_start(&w, m);
+    }
+    str_append(out, m->start.data, m->start.len);
+}
+
 static void stream_choice(completion *m, int idx, const char *text, size_t n, const char *finish)
 {
     str *out = chunk_begin(m->base.loop);
     json_write w = {.out = out};
 
-    str_puts(out, "data: ");
-    write_start(&w, m);
+    stream_start(m, out);
     write_choice(&w, m, idx, text, n, finish);
-    jw_end(&w);
-    if (m->include_usage) {
-        jw_key(&w, "usage");
-        jw_null(&w);
-    }
-    jw_end(&w);
-    str_puts(out, "\n\n");
+    str_puts(out, m->include_usage ? "], \"usage\": null}\n\n" : "]}\n\n");
 }
 
 static void stream_error(completion *m, const error_body *e)
@@ -347,6 +353,7 @@ static void on_free(call *k)
 {
     completion *m = (completion *)(void *)k;
 
+    str_fini(&m->start);
     for (int i = 0; i < m->n_answers; i++) {
         answer *a = &m->answer[i];
 

@@ -12,6 +12,7 @@
 #include "base/mem.h"
 
 #define KEEP_BYTES 2048
+#define MAX_TURN   256 /* relays in a row */
 
 typedef struct rec {
     uint32_t bytes; /* of the whole record */
@@ -44,9 +45,9 @@ static void push(relay_ring *ring, relay *r)
     size_t h = atomic_load_explicit(&ring->head, memory_order_relaxed);
 
     ring->slot[h & (RING_CAP - 1)] = r; /* there is room: see relay.h */
-    /* release: pairs with the acquire in relay_drain, the slot is filled */
-    atomic_store_explicit(&ring->head, h + 1, memory_order_release);
-    /* seq_cst, as in relay_drain: either we see its reset, or it sees our push */
+    /* release at least: pairs with the acquire in relay_drain, the slot is filled */
+    atomic_store(&ring->head, h + 1);
+    /* seq_cst, as in relay_drain: either we see its reset, or it sees our relay */
     if (!atomic_exchange(&ring->signalled, true)) {
         uint64_t one = 1;
 
@@ -245,19 +246,33 @@ static void drain_one(relay *r, str *scratch, relay_take take, relay_turn turn)
         relay_free(r);
 }
 
+/* While this runs `signalled` stays true, so that the producer makes no system call for what we see
+ * anyway. Only with the ring empty it is taken back; then the ring is looked at once more. */
 void relay_drain(relay_ring *ring, str *scratch, relay_take take, relay_turn turn)
 {
-    uint64_t count;
+    uint64_t count = 1;
     size_t tail = atomic_load_explicit(&ring->tail, memory_order_relaxed);
+    int n = 0;
 
     if (read(ring->eventfd, &count, sizeof count) < 0 && errno != EAGAIN)
         return;
-    /* seq_cst, as in push: what is pushed behind this line signals again */
-    atomic_store(&ring->signalled, false);
-    /* acquire: pairs with the release in push */
-    while (tail != atomic_load_explicit(&ring->head, memory_order_acquire)) {
-        relay *r = ring->slot[tail & (RING_CAP - 1)];
+    for (;; n++) {
+        relay *r;
 
+        /* acquire: pairs with the release in push */
+        if (tail == atomic_load_explicit(&ring->head, memory_order_acquire)) {
+            /* seq_cst, as in push: either it sees the reset, or we see its relay */
+            atomic_store(&ring->signalled, false);
+            if (tail == atomic_load(&ring->head) || atomic_exchange(&ring->signalled, true))
+                return;
+        }
+        if (n == MAX_TURN) { /* sockets have a turn too; come again */
+            count = 1;
+            while (write(ring->eventfd, &count, sizeof count) < 0 && errno == EINTR)
+                continue;
+            return;
+        }
+        r = ring->slot[tail & (RING_CAP - 1)];
         atomic_store_explicit(&ring->tail, ++tail, memory_order_relaxed);
         drain_one(r, scratch, take, turn);
     }
