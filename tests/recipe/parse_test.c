@@ -15,8 +15,10 @@
 #include "recipe/parse.h"
 
 #define D                    "｜DSML｜"
-#define OPEN                 "<" D " calls>\n"
-#define CLOSE                "</" D " calls>"
+#define MARKER               "<｜DSML｜"
+#define END_MARKER           "</｜DSML｜"
+#define OPEN                 "<｜DSML｜ calls>\n"
+#define CLOSE                "</｜DSML｜ calls>"
 #define INVOKE(name, params) "<" D " invoke name=\"" name "\">\n" params "</" D " invoke>\n"
 #define PARAM(key, value)                                                                          \
     "<" D " parameter name=\"" key "\" string=\"true\">" value "</" D " parameter>\n"
@@ -152,10 +154,9 @@ static void test_calls_are_the_same_however_the_output_is_cut(void **state)
 
 static void test_random_cuts_change_nothing(void **state)
 {
-    /* NOLINTNEXTLINE(bugprone-suspicious-missing-comma): strings that are put together */
     static const char *const parts[] = {
-        "a",       "\n", "\n\n",      "</think>", "</thin", "<" D,     OPEN,       CLOSE,
-        "STOP",    "ST", "</" D,      "日本",     "invoke", "name=\"", "\">",      "string=\"",
+        "a",       "\n", "\n\n",      "</think>", "</thin", MARKER,    OPEN,       CLOSE,
+        "STOP",    "ST", END_MARKER,  "日本",     "invoke", "name=\"", "\">",      "string=\"",
         "true\">", "{",  "```json\n", "\n```",    "x y",    "\"",      "false\">", " "};
     unsigned seed = 5;
 
