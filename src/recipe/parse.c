@@ -100,18 +100,28 @@ static bool add_calls(recipe_parser *p, parse_state s)
     return !p->tool_calls || add(p, s, "\1<" TOK_DSML, PARSE_CALLS, EFFECT_DROP);
 }
 
+/* Only the states that this answer can be in have patterns: streams are many. */
 static bool build_text(recipe_parser *p, const recipe_parsing *how)
 {
     return add_stops(p, PARSE_COMMON, how) && add_calls(p, PARSE_COMMON) &&
-           add(p, PARSE_COMMON, TOK_UNTHINK, PARSE_COMMON, EFFECT_DROP) &&
-           add(p, PARSE_WAIT, "```json\n", PARSE_JSON, EFFECT_DROP) &&
+           add(p, PARSE_COMMON, TOK_UNTHINK, PARSE_COMMON, EFFECT_DROP);
+}
+
+static bool build_json(recipe_parser *p, const recipe_parsing *how)
+{
+    return add(p, PARSE_WAIT, "```json\n", PARSE_JSON, EFFECT_DROP) &&
            add(p, PARSE_WAIT, "```\n", PARSE_JSON, EFFECT_DROP) &&
            add(p, PARSE_WAIT, "{", PARSE_JSON, EFFECT_SHOW) &&
            add(p, PARSE_WAIT, "[", PARSE_JSON, EFFECT_SHOW) && add_calls(p, PARSE_WAIT) &&
            add(p, PARSE_WAIT, TOK_UNTHINK, PARSE_WAIT, EFFECT_DROP) &&
            add_stops(p, PARSE_JSON, how) &&
            add(p, PARSE_JSON, "\n```", PARSE_AFTER_JSON, EFFECT_DROP) &&
-           add_calls(p, PARSE_AFTER_JSON) && add_calls(p, PARSE_REASONING) &&
+           add_calls(p, PARSE_AFTER_JSON);
+}
+
+static bool build_reasoning(recipe_parser *p)
+{
+    return add_calls(p, PARSE_REASONING) &&
            add(p, PARSE_REASONING, "\1" TOK_UNTHINK, PARSE_COMMON, EFFECT_DROP);
 }
 
@@ -134,6 +144,12 @@ static bool build_calls(recipe_parser *p)
            add(p, PARSE_TYPE, "false\">", PARSE_VALUE, EFFECT_RAW) &&
            (strict || add(p, PARSE_TYPE, "</" TOK_DSML, PARSE_ARGS, EFFECT_NULL)) &&
            add(p, PARSE_VALUE, "</" TOK_DSML, PARSE_ARGS, EFFECT_CLOSE_VALUE);
+}
+
+static bool build(recipe_parser *p, const recipe_parsing *how)
+{
+    return (how->json_output ? build_json(p, how) : build_text(p, how)) && build_reasoning(p) &&
+           (!how->tool_calls || build_calls(p));
 }
 
 static void enter(recipe_parser *p, parse_state s, bool leading)
@@ -186,7 +202,7 @@ recipe_parser *recipe_parser_new(const recipe_parsing *how, recipe_mode mode, co
         tok_decoder_init(&p->decoder, tok);
         p->image_id = tokenizer_added_id(tok, TOK_IMAGE_FILE);
     }
-    if (!build_text(p, how) || !build_calls(p)) {
+    if (!build(p, how)) {
         recipe_parser_free(p);
         return NULL;
     }

@@ -29,7 +29,7 @@ static bool set_symbols(pattern *p, size_t control_begin, size_t control_end)
 bool matcher_add(matcher *m, pattern p, size_t control_begin, size_t control_end)
 {
     if (m->n == m->cap) {
-        size_t cap = m->cap ? m->cap * 2 : 4;
+        size_t cap = m->cap ? m->cap * 2 : 2;
         pattern *more = mem_try_realloc(m->pattern, cap, sizeof *more);
 
         if (!more)

@@ -34,7 +34,7 @@ void queue_piece(queue *q, size_t n, int64_t n_tokens, bool by_ids, recipe_logpr
                  size_t n_logprob)
 {
     if (q->n_pieces == q->cap_pieces) {
-        size_t cap = q->cap_pieces ? q->cap_pieces * 2 : 8;
+        size_t cap = q->cap_pieces ? q->cap_pieces * 2 : 4;
         piece *more = mem_try_realloc(q->piece, cap, sizeof *more);
 
         if (!more) {
@@ -57,7 +57,7 @@ void queue_piece(queue *q, size_t n, int64_t n_tokens, bool by_ids, recipe_logpr
 static segment *add_segment(queue *q)
 {
     if (q->n_segs == q->cap_segs) {
-        size_t cap = q->cap_segs ? q->cap_segs * 2 : 8;
+        size_t cap = q->cap_segs ? q->cap_segs * 2 : 4;
         segment *more = mem_try_realloc(q->seg, cap, sizeof *more);
 
         if (!more) {

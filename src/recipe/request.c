@@ -5,6 +5,18 @@
 
 #include "recipe/recipe_internal.h"
 
+#define MIN_BLOCK ((size_t)2 << 10)
+#define MAX_BLOCK ((size_t)64 << 10)
+
+/* A short request must not hold a large block for as long as its answer takes; a tree takes about
+ * four times its text. */
+static size_t block_bytes(size_t n_body)
+{
+    size_t n = n_body < MAX_BLOCK / 4 ? n_body * 4 : MAX_BLOCK;
+
+    return n < MIN_BLOCK ? MIN_BLOCK : n;
+}
+
 static bool read_body(reading *rd, const jtree *body)
 {
     switch (rd->q->protocol) {
@@ -31,7 +43,7 @@ bool recipe_request_parse(recipe_request *q, recipe_protocol protocol, const rec
     rd.strict = rd.o->mode == RECIPE_STRICT;
     q->max_tokens_thinking = rd.o->max_tokens_thinking ? rd.o->max_tokens_thinking : 393216;
     q->max_tokens_plain = rd.o->max_tokens_plain ? rd.o->max_tokens_plain : 393216;
-    q->mem = rd.mem = arena_new(0);
+    q->mem = rd.mem = arena_new(block_bytes(n));
     if (!q->mem)
         return out_of_memory(&rd);
     t = jtree_parse(body, n, q->mem, "request body", &st);
