@@ -20,7 +20,8 @@
 struct recipe_parser {
     const tokenizer *tok;
     recipe_mode mode;
-    bool tool_calls, json_output, by_token, decided; /* decided: by_token is known */
+    recipe_parsing how;     /* stop strings are borrowed */
+    bool by_token, decided; /* decided: by_token is known, the patterns are there */
     recipe_event_fn on_event;
     void *ctx;
 
@@ -80,11 +81,11 @@ static bool add(recipe_parser *p, parse_state s, const char *text, parse_state n
                        control ? (size_t)(control - t.text) + n_control : 0);
 }
 
-static bool add_stops(recipe_parser *p, parse_state s, const recipe_parsing *how)
+static bool add_stops(recipe_parser *p, parse_state s)
 {
-    for (size_t i = 0; i < how->n_stop; i++) {
-        const pattern t = {.text = how->stop[i],
-                           .n = how->stop_len[i],
+    for (size_t i = 0; i < p->how.n_stop; i++) {
+        const pattern t = {.text = p->how.stop[i],
+                           .n = p->how.stop_len[i],
                            .next = PARSE_FINISHED,
                            .effect = EFFECT_STOP,
                            .any_token = true};
@@ -95,26 +96,28 @@ static bool add_stops(recipe_parser *p, parse_state s, const recipe_parsing *how
     return true;
 }
 
+/* Calls that nobody asked for are not shown: the marker ends what a client sees. */
 static bool add_calls(recipe_parser *p, parse_state s)
 {
-    return !p->tool_calls || add(p, s, "\1<" TOK_DSML, PARSE_CALLS, EFFECT_DROP);
+    if (p->how.tool_calls)
+        return add(p, s, "\1<" TOK_DSML, PARSE_CALLS, EFFECT_DROP);
+    return !p->by_token || add(p, s, "\1<" TOK_DSML, PARSE_FINISHED, EFFECT_DROP);
 }
 
 /* Only the states that this answer can be in have patterns: streams are many. */
-static bool build_text(recipe_parser *p, const recipe_parsing *how)
+static bool build_text(recipe_parser *p)
 {
-    return add_stops(p, PARSE_COMMON, how) && add_calls(p, PARSE_COMMON) &&
+    return add_stops(p, PARSE_COMMON) && add_calls(p, PARSE_COMMON) &&
            add(p, PARSE_COMMON, TOK_UNTHINK, PARSE_COMMON, EFFECT_DROP);
 }
 
-static bool build_json(recipe_parser *p, const recipe_parsing *how)
+static bool build_json(recipe_parser *p)
 {
     return add(p, PARSE_WAIT, "```json\n", PARSE_JSON, EFFECT_DROP) &&
            add(p, PARSE_WAIT, "```\n", PARSE_JSON, EFFECT_DROP) &&
            add(p, PARSE_WAIT, "{", PARSE_JSON, EFFECT_SHOW) &&
            add(p, PARSE_WAIT, "[", PARSE_JSON, EFFECT_SHOW) && add_calls(p, PARSE_WAIT) &&
-           add(p, PARSE_WAIT, TOK_UNTHINK, PARSE_WAIT, EFFECT_DROP) &&
-           add_stops(p, PARSE_JSON, how) &&
+           add(p, PARSE_WAIT, TOK_UNTHINK, PARSE_WAIT, EFFECT_DROP) && add_stops(p, PARSE_JSON) &&
            add(p, PARSE_JSON, "\n```", PARSE_AFTER_JSON, EFFECT_DROP) &&
            add_calls(p, PARSE_AFTER_JSON);
 }
@@ -146,15 +149,21 @@ static bool build_calls(recipe_parser *p)
            add(p, PARSE_VALUE, "</" TOK_DSML, PARSE_ARGS, EFFECT_CLOSE_VALUE);
 }
 
-static bool build(recipe_parser *p, const recipe_parsing *how)
+/* Before the first input, when it is known whether that is tokens. */
+static void decide(recipe_parser *p, bool tokens)
 {
-    return (how->json_output ? build_json(p, how) : build_text(p, how)) && build_reasoning(p) &&
-           (!how->tool_calls || build_calls(p));
+    if (p->decided)
+        return;
+    p->decided = true;
+    p->by_token = tokens && p->mode == RECIPE_CLIENT;
+    if (!(p->how.json_output ? build_json(p) : build_text(p)) || !build_reasoning(p) ||
+        (p->how.tool_calls && !build_calls(p)))
+        p->failed = true;
 }
 
 static void enter(recipe_parser *p, parse_state s, bool leading)
 {
-    if (s == PARSE_COMMON && p->json_output)
+    if (s == PARSE_COMMON && p->how.json_output)
         s = PARSE_WAIT;
     p->state = s;
     p->leading = leading;
@@ -193,18 +202,13 @@ recipe_parser *recipe_parser_new(const recipe_parsing *how, recipe_mode mode, co
         return NULL;
     p->tok = tok;
     p->mode = mode;
-    p->tool_calls = how->tool_calls;
-    p->json_output = how->json_output;
+    p->how = *how;
     p->on_event = on_event;
     p->ctx = ctx;
     p->stop = -1;
     if (tok) {
         tok_decoder_init(&p->decoder, tok);
         p->image_id = tokenizer_added_id(tok, TOK_IMAGE_FILE);
-    }
-    if (!build(p, how)) {
-        recipe_parser_free(p);
-        return NULL;
     }
     start(p, how);
     return p;
@@ -504,7 +508,7 @@ bool recipe_parser_text(recipe_parser *p, const char *text, size_t n, int64_t n_
 {
     if (p->stop >= 0)
         return false;
-    p->decided = true;
+    decide(p, false);
     p->n_pushed += n_tokens;
     queue_piece(&p->q, n, n_tokens, false, NULL, 0);
     return take_piece(p, text, n, false);
@@ -605,10 +609,7 @@ static bool is_added(const recipe_parser *p, int32_t id)
 bool recipe_parser_tokens(recipe_parser *p, const int32_t *ids, size_t n,
                           const recipe_logprob *logprob)
 {
-    if (!p->decided) {
-        p->decided = true;
-        p->by_token = p->mode == RECIPE_CLIENT;
-    }
+    decide(p, true);
     for (size_t i = 0; i < n && p->stop < 0; i++) {
         bool added = is_added(p, ids[i]);
 

@@ -3,8 +3,8 @@
  * Tokens (or pieces of text) go in, events come out through a callback. A piece may end anywhere:
  * what could still become part of a marker or a stop string is held until that is decided, and no
  * cut changes the concatenated result. Given tokens in mode CLIENT, only the control tokens
- * themselves are control markers: text that merely spells one stays text.
- * Thread: the owner's only. */
+ * themselves are control markers: text that merely spells one stays text, and calls that the
+ * request does not allow are not shown. Thread: the owner's only. */
 #pragma once
 
 #include <stdbool.h>
@@ -53,7 +53,8 @@ typedef struct recipe_event {
 /* Everything is borrowed for the call. */
 typedef void (*recipe_event_fn)(void *ctx, const recipe_event *e);
 
-/* A parser for answers to q. tok may be NULL when only text is pushed. NULL when out of memory. */
+/* A parser of one answer. The stop strings of `how` are borrowed for its life; tok may be NULL when
+ * only text is pushed. NULL when out of memory. */
 recipe_parser *recipe_parser_new(const recipe_parsing *how, recipe_mode mode, const tokenizer *tok,
                                  recipe_event_fn on_event, void *ctx);
 void recipe_parser_free(recipe_parser *p);

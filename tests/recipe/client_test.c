@@ -236,6 +236,25 @@ static void test_earlier_responses_are_not_ignored(void **state)
     assert_string_equal(e.param, "previous_response_id");
 }
 
+static void test_logprobs_by_include(void **state)
+{
+    (void)state;
+    accepts(RECIPE_PROTOCOL_RESPONSES, "{" MODEL ", \"input\": \"x\", \"include\": "
+                                       "[\"message.output_text.logprobs\"]}");
+    assert_true(q.sampling.logprobs);
+}
+
+static void test_a_prompt_that_is_too_long_has_a_code(void **state)
+{
+    int64_t max;
+
+    (void)state;
+    accepts(RECIPE_PROTOCOL_CHAT, "{" MODEL ", " MESSAGES ", \"max_tokens\": 10}");
+    assert_true(recipe_resolve_max_tokens(&q, 90, 100, &max, &e));
+    assert_false(recipe_resolve_max_tokens(&q, 91, 100, &max, &e));
+    assert_string_equal(e.code, "context_length_exceeded");
+}
+
 static void test_messages_tools_with_a_type(void **state)
 {
     (void)state;
@@ -635,6 +654,8 @@ int main(void)
         cmocka_unit_test(test_strict_and_other_tools_may_be_mixed),
         cmocka_unit_test(test_custom_tools_of_any_name),
         cmocka_unit_test(test_earlier_responses_are_not_ignored),
+        cmocka_unit_test(test_logprobs_by_include),
+        cmocka_unit_test(test_a_prompt_that_is_too_long_has_a_code),
         cmocka_unit_test(test_messages_tools_with_a_type),
         cmocka_unit_test(test_messages_blocks_of_real_clients),
         cmocka_unit_test(test_messages_any_needs_a_call_without_thinking),

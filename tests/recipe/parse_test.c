@@ -297,6 +297,38 @@ static void test_only_control_tokens_are_markers(void **state)
     seen_fini(&got);
 }
 
+/* Row A16: a call that the request does not allow never reaches the client as markup. */
+static void test_calls_that_nobody_asked_for_are_not_shown(void **state)
+{
+    const recipe_parsing p = how(false, false);
+    seen got = {0};
+    recipe_parser *r = recipe_parser_new(&p, RECIPE_CLIENT, tok, on_event, &got);
+
+    (void)state;
+    push_text_as_tokens(r, "No. <｜DSML｜ is text", false);
+    push_text_as_tokens(r, "\n\n" OPEN INVOKE("f", PARAM("a", "1")) CLOSE, true);
+    recipe_parser_finish(r);
+    assert_string_equal(str_text(&got.content), "No. <｜DSML｜ is text");
+    assert_int_equal(got.n_calls, 0);
+    recipe_parser_free(r);
+    seen_fini(&got);
+}
+
+static void test_json_answers_have_nothing_around_them(void **state)
+{
+    recipe_parsing p = how(false, false);
+    seen got = {0};
+
+    (void)state;
+    p.json_output = true;
+    parse("Sure: ```json\n{\"a\": 1}\n``` bye", &p, RECIPE_CLIENT, NULL, &got);
+    assert_string_equal(str_text(&got.content), "{\"a\": 1}");
+    seen_fini(&got);
+    parse("Sure: {\"a\": 1}", &p, RECIPE_STRICT, NULL, &got);
+    assert_string_equal(str_text(&got.content), " {\"a\": 1}");
+    seen_fini(&got);
+}
+
 /* Row A19. */
 static void test_stop_strings_span_pieces(void **state)
 {
@@ -434,6 +466,8 @@ int main(void)
         cmocka_unit_test(test_malformed_sections_stay_calls),
         cmocka_unit_test(test_arguments_are_json_whatever_the_model_writes),
         cmocka_unit_test(test_only_control_tokens_are_markers),
+        cmocka_unit_test(test_calls_that_nobody_asked_for_are_not_shown),
+        cmocka_unit_test(test_json_answers_have_nothing_around_them),
         cmocka_unit_test(test_stop_strings_span_pieces),
         cmocka_unit_test(test_text_is_not_held_longer_than_needed),
         cmocka_unit_test(test_characters_are_never_cut),
