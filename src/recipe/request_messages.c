@@ -644,8 +644,12 @@ static bool read_tool(reading *rd, const jtree *v, const place *at, tool_list *l
     static const jtree null = {.type = JSON_NULL};
     const jtree *f[N_TOOL];
     recipe_tool *tool;
+    const char *path;
 
     if (!fields_read(rd, v, at, fields, N_TOOL, f))
+        return false;
+    path = take_printf(rd, "tools[%zu].name", at->idx);
+    if (!path || !tool_check_name(rd, f[T_NAME]->text, f[T_NAME]->n, path))
         return false;
     if (f[T_TYPE]) {
         if (rd->strict &&
@@ -670,13 +674,8 @@ static bool read_tools(reading *rd, const jtree *list, tool_list *l)
     for (const jtree *v = list ? list->child : NULL; v; v = v->next, at.idx++)
         if (!read_tool(rd, v, &at, l))
             return false;
-    for (size_t i = 0; i < l->n; i++) {
-        const char *path = take_printf(rd, "tools[%zu].name", i);
-
-        if (!path || !tool_check_name(rd, l->tool[i].name, l->tool[i].n_name, path))
-            return false;
+    for (size_t i = 0; i < l->n; i++)
         n_deferred += l->tool[i].deferred;
-    }
     if (l->n && n_deferred == l->n)
         return convert_fail(rd, "tools: at least one tool must have defer_loading=false. All "
                                 "tools cannot be deferred.");

@@ -447,12 +447,19 @@ static const field tool_fields[N_TOOL] = {{"name", FIELD_STRING, FIELD_REQUIRED,
                                           {"strict", FIELD_BOOL, 0, 0, NULL},
                                           {"tools", FIELD_ARRAY, 0, 0, NULL}};
 
+static bool check_name(reading *rd, const jtree *name, const place *at)
+{
+    const char *path = take_printf(rd, "tools[%zu].name", at->in ? at->in->idx : at->idx);
+
+    return path && tool_check_name(rd, name->text, name->n, path);
+}
+
 static bool read_function(reading *rd, const jtree *t, const place *at, tool_list *l)
 {
     const jtree *f[N_TOOL];
     recipe_tool *tool;
 
-    if (!fields_read(rd, t, at, tool_fields, N_TOOL, f))
+    if (!fields_read(rd, t, at, tool_fields, N_TOOL, f) || !check_name(rd, f[T_NAME], at))
         return false;
     tool = tools_add(rd, l);
     if (tool)
@@ -467,10 +474,24 @@ static bool read_custom(reading *rd, const jtree *t, const place *at, tool_list 
 
     if (!fields_read(rd, t, at, tool_fields, N_TOOL, f))
         return false;
-    tool = tools_add(rd, l);
+    if (rd->strict && !jtree_is(f[T_NAME], "apply_patch"))
+        return convert_fail(rd, "Unsupported custom tool: '%s'. Only 'apply_patch' is supported.",
+                            f[T_NAME]->text);
+    tool = check_name(rd, f[T_NAME], at) ? tools_add(rd, l) : NULL;
     if (!tool)
         return false;
     return tool_fill_custom(rd, tool, f[T_NAME], f[T_DESCRIPTION]);
+}
+
+/* The last tool of the list against those of its namespace before it. */
+static bool check_unique(reading *rd, const tool_list *l)
+{
+    const recipe_tool *t = &l->tool[l->n - 1];
+
+    for (size_t k = l->n - 1; k-- > 0 && l->tool[k].ns == t->ns;)
+        if (l->tool[k].n_name == t->n_name && memcmp(l->tool[k].name, t->name, t->n_name) == 0)
+            return convert_fail(rd, "Tool names within a namespace must be unique.");
+    return true;
 }
 
 /* Members are declared as "ns::name", their description begins with that of the namespace. */
@@ -485,7 +506,8 @@ static bool read_namespace(reading *rd, const jtree *t, const place *at, tool_li
         recipe_tool *tool = tools_add(rd, l);
         str text = {0};
 
-        if (!tool || !fields_read(rd, v, &member, tool_fields, N_TOOL, g))
+        if (!tool || !fields_read(rd, v, &member, tool_fields, N_TOOL, g) ||
+            !check_name(rd, g[T_NAME], &member))
             return false;
         tool_fill(tool, g[T_NAME], NULL, g[T_PARAMETERS], g[T_STRICT]);
         tool->ns = f[T_NAME]->text;
@@ -498,7 +520,7 @@ static bool read_namespace(reading *rd, const jtree *t, const place *at, tool_li
         if (g[T_DESCRIPTION])
             str_append(&text, g[T_DESCRIPTION]->text, g[T_DESCRIPTION]->n);
         tool->description = take_str(rd, &text, &tool->n_description);
-        if (!tool->name || !tool->description)
+        if (!tool->name || !tool->description || !check_unique(rd, l))
             return false;
     }
     return true;
@@ -524,27 +546,6 @@ static bool read_tools(reading *rd, const jtree *list, tool_list *l)
             ok = convert_fail(rd, "Server tools are not supported");
         if (!ok)
             return false;
-    }
-    return true;
-}
-
-/* Names and kinds: the first check behind the model. */
-static bool check_names(reading *rd, const tool_list *l)
-{
-    for (size_t i = 0; i < l->n; i++) {
-        const recipe_tool *t = &l->tool[i];
-        const char *path = take_printf(rd, "tools[%zu].name", i);
-
-        if (!path || !tool_check_name(rd, t->ns ? t->member : t->name,
-                                      t->ns ? t->n_member : t->n_name, path))
-            return false;
-        if (t->custom && rd->strict && strcmp(t->name, "apply_patch") != 0)
-            return convert_fail(
-                rd, "Unsupported custom tool: '%s'. Only 'apply_patch' is supported.", t->name);
-        for (size_t k = i; t->ns && k-- > 0;)
-            if (l->tool[k].ns == t->ns && l->tool[k].n_name == t->n_name &&
-                memcmp(l->tool[k].name, t->name, t->n_name) == 0)
-                return convert_fail(rd, "Tool names within a namespace must be unique.");
     }
     return true;
 }
@@ -674,10 +675,10 @@ bool request_read_responses(reading *rd, const jtree *body)
     if (!fields_read(rd, body, NULL, body_fields, N_FIELDS, f) ||
         !read_reasoning_effort(rd, f[F_REASONING]) || !read_choice(rd, f[F_TOOL_CHOICE], &choice) ||
         !read_format(rd, f[F_TEXT], &format) || !settings_model(rd, f[F_MODEL]) ||
-        !read_tools(rd, f[F_TOOLS], &tools) || !check_names(rd, &tools) ||
-        !check_previous(rd, f[F_PREVIOUS]) || !read_input(rd, f[F_INPUT], f[F_INSTRUCTIONS]) ||
-        !tools_check(rd, &tools, true) || !tools_choose(rd, &tools, &choice) ||
-        !check_json_word(rd, &format) || !settings_format(rd, &format) || !apply_settings(rd, f))
+        !read_tools(rd, f[F_TOOLS], &tools) || !check_previous(rd, f[F_PREVIOUS]) ||
+        !read_input(rd, f[F_INPUT], f[F_INSTRUCTIONS]) || !tools_check(rd, &tools, true) ||
+        !tools_choose(rd, &tools, &choice) || !check_json_word(rd, &format) ||
+        !settings_format(rd, &format) || !apply_settings(rd, f))
         return false;
     q->stream = is_true(f[F_STREAM]);
     q->user = f[F_CACHE_KEY] ? f[F_CACHE_KEY]->text : f[F_USER] ? f[F_USER]->text : NULL;
