@@ -197,7 +197,8 @@ static di_code take_variable(const opt_program *p, const char *entry, di_status 
     }
     if (!*value || !names_fit(p, k)) /* empty as if not there; or of another subcommand */
         return DI_OK;
-    if (k->kind == NAME_SAME && strcmp(value, "0") == 0 && strcmp(k->variable, "USE_NEXTN_DECODE"))
+    if (k->kind == NAME_SAME && strcmp(value, "0") == 0 &&
+        strcmp(k->variable, "USE_NEXTN_DECODE") != 0)
         return DI_OK; /* DeepInfer's word for the default */
     rc = names_set(p, k, value, st);
     if (rc != DI_OK)

@@ -475,6 +475,42 @@ static void test_twins_do_not_block_a_sequence_as_large_as_the_pool(void **state
     close_world(&w);
 }
 
+/* Three that share nothing; the first grows into another block. Returns who was preempted. */
+static void outgrow(world *w, int n_blocks, int *preempted)
+{
+    static const int prompt[] = {112, 300, 60};
+
+    open_world(w, n_blocks, 3, 600, 128, true);
+    for (int i = 0; i < 3; i++) {
+        actor *a = add(w, i, prompt[i], 40, 0, DI_OK);
+
+        for (int64_t p = 0; p < CONTEXT; p++)
+            a->ids[p] += 5000 * i;
+    }
+    for (int step = 0; w->actors[0].alive && step < 100; step++) {
+        plan(w);
+        process(w);
+        for (int i = 0; i < 3; i++)
+            preempted[i] = w->actors[i].item.n_preempted;
+    }
+    run_to_the_end(w);
+    close_world(w);
+}
+
+static void test_the_least_to_restore_gives_way_and_only_when_it_must(void **state)
+{
+    static world w;
+    int preempted[3] = {0};
+
+    (void)state;
+    outgrow(&w, 6, preempted); /* room for all */
+    assert_int_equal(preempted[0] + preempted[1] + preempted[2], 0);
+    outgrow(&w, 5, preempted);
+    assert_int_equal(preempted[0], 0);
+    assert_int_equal(preempted[1], 0);
+    assert_true(preempted[2] > 0);
+}
+
 static void test_prompt_rows_keep_to_the_time_of_a_step_with_decode_rows(void **state)
 {
     static world w;
@@ -507,6 +543,7 @@ int main(void)
         cmocka_unit_test(test_a_repeated_prompt_computes_one_row),
         cmocka_unit_test(test_a_sequence_as_large_as_the_pool_can_be_repeated),
         cmocka_unit_test(test_twins_do_not_block_a_sequence_as_large_as_the_pool),
+        cmocka_unit_test(test_the_least_to_restore_gives_way_and_only_when_it_must),
         cmocka_unit_test(test_prompt_rows_keep_to_the_time_of_a_step_with_decode_rows),
     };
 
