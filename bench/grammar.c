@@ -146,8 +146,8 @@ static void add_case(bench *b, const char *line, size_t n)
 
 static void add_file(bench *b, const char *dir, const char *name)
 {
-    char path[4096], *text;
-    size_t n;
+    char path[4096], *text = NULL;
+    size_t n = 0;
     di_status st = {0};
 
     if (path_join(path, sizeof path, dir, name, &st) != DI_OK ||
