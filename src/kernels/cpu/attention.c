@@ -3,6 +3,9 @@
  * An item of work is a row and a part of its heads (16 to 64 of them, lanes are heads). Parts share
  * nothing, so a part decodes the row's keys itself: about a twelfth of the work for 64 heads. How
  * many parts a row has depends on rows and threads; the bits do not.
+ * Where a row has few heads, neighbouring rows of a sequence share the lanes and the decoded keys:
+ * they visit the union of their keys, in the same order, and a key that a row does not have gets
+ * probability 0 there, which changes no sum.
  * The softmax uses the final maximum; probabilities are rounded to bf16 for the value sum, the
  * denominator adds the unrounded ones in the order of the keys (spec 4.4). */
 #include "kernels/cpu/attention_dot.h"
@@ -10,11 +13,17 @@
 /* Draft blocks longer than this and all selections do not occur. */
 #define MAX_DRAFT_BLOCK 512
 
+/* Rows that share the lanes, at most, and the heads of a row up to which they do. */
+#define MAX_GROUP   8
+#define GROUP_HEADS 16
+
 static int max_keys(const kernel_limits *l)
 {
     int block = l->n_rows < MAX_DRAFT_BLOCK ? l->n_rows : MAX_DRAFT_BLOCK;
     int n = l->window + (l->index_topk > block ? l->index_topk : block);
 
+    if (l->n_heads <= GROUP_HEADS)
+        n += MAX_GROUP + l->index_topk;
     return (n + ATTN_TILE - 1) / ATTN_TILE * ATTN_TILE;
 }
 
@@ -29,10 +38,12 @@ enum {
     PART_BLOCK,
     PART_SUMS,
     PART_PROBS,
-    PART_KEY
+    PART_KEY,
+    PART_MEMBER,
+    N_PARTS
 };
 
-static void part_bytes(size_t part[PART_KEY + 1], int cap, int dim)
+static void part_bytes(size_t part[N_PARTS], int cap, int dim)
 {
     size_t d = (size_t)dim, n = (size_t)cap, hp = ATTN_HEADS;
 
@@ -46,15 +57,16 @@ static void part_bytes(size_t part[PART_KEY + 1], int cap, int dim)
     part[PART_SCORES] = pad64(n * hp * sizeof(float));
     part[PART_PROBS] = pad64(n * hp * sizeof(float));
     part[PART_KEY] = pad64(n * sizeof(uint8_t *));
+    part[PART_MEMBER] = pad64(n);
 }
 
 static attn_scratch lay_out(uint8_t *at, int cap, int dim, bool bf16)
 {
-    size_t part[PART_KEY + 1];
-    uint8_t *start[PART_KEY + 1];
+    size_t part[N_PARTS];
+    uint8_t *start[N_PARTS];
 
     part_bytes(part, cap, dim);
-    for (int i = 0; i <= PART_KEY; at += part[i++])
+    for (int i = 0; i < N_PARTS; at += part[i++])
         start[i] = at;
     return (attn_scratch){.heads = (void *)start[PART_HEADS],
                           .tile = (void *)start[PART_TILE],
@@ -66,16 +78,17 @@ static attn_scratch lay_out(uint8_t *at, int cap, int dim, bool bf16)
                           .sums = (void *)start[PART_SUMS],
                           .probs = start[PART_PROBS],
                           .key = (void *)start[PART_KEY],
+                          .member = start[PART_MEMBER],
                           .cap = cap,
                           .bf16 = bf16};
 }
 
 size_t CPU_FN(attention_thread_bytes)(const kernel_limits *l)
 {
-    size_t part[PART_KEY + 1], sum = 0;
+    size_t part[N_PARTS], sum = 0;
 
     part_bytes(part, max_keys(l), l->head_dim);
-    for (int i = 0; i <= PART_KEY; i++)
+    for (int i = 0; i < N_PARTS; i++)
         sum += part[i];
     return sum;
 }
@@ -90,49 +103,105 @@ static const uint8_t *window_key(const attention_args *a, int seq, int64_t p)
     return a->kv_rows + (size_t)(a->s->row0[seq] + p - v->len) * a->layout->ring_row_bytes;
 }
 
-/* The keys of a row in their order; *n_window of them are ring rows, the rest latents. */
-static int list_keys(const attention_args *a, int row, const uint8_t **key, int *n_window)
+/* Positions [*lo, *hi) of the window keys of a row. */
+static void window_span(const attention_args *a, int row, int64_t *lo, int64_t *hi)
 {
-    const kv_layout *l = a->layout;
-    int seq = a->s->seq[row], n = 0;
+    int seq = a->s->seq[row], window = a->layout->window;
     const kv_view *v = &a->s->view[seq];
-    int64_t lo, hi;
 
     if (a->draft) {
-        lo = v->len > l->window ? v->len - l->window : 0;
-        hi = v->len + a->s->row0[seq + 1] - a->s->row0[seq];
+        *lo = v->len > window ? v->len - window : 0;
+        *hi = v->len + a->s->row0[seq + 1] - a->s->row0[seq];
     } else {
-        hi = a->s->pos[row] + 1;
-        lo = hi > l->window ? hi - l->window : 0;
-        lo = lo > v->ring_first ? lo : v->ring_first;
+        *hi = a->s->pos[row] + 1;
+        *lo = *hi > window ? *hi - window : 0;
+        *lo = *lo > v->ring_first ? *lo : v->ring_first;
     }
-    for (int64_t p = lo; p < hi; p++)
-        key[n++] = window_key(a, seq, p);
-    *n_window = n;
-    if (a->owner >= 0 && !a->draft)
-        for (int t = 0; t < a->n_sel[row]; t++)
-            key[n++] = kv_latent(l, v, a->owner, a->sel[(int64_t)row * a->topk + t]);
+}
+
+/* Window keys of n_rows rows of a sequence; bit r of member: row r has the key. */
+static int list_window(const attention_args *a, const attn_scratch *s, int row, int n_rows)
+{
+    int64_t lo[MAX_GROUP], hi[MAX_GROUP], p;
+    int n = 0, seq = a->s->seq[row];
+
+    for (int r = 0; r < n_rows; r++)
+        window_span(a, row + r, &lo[r], &hi[r]);
+    for (p = lo[0]; p < hi[n_rows - 1]; p++, n++) {
+        unsigned member = 0;
+
+        for (int r = 0; r < n_rows; r++)
+            member |= (unsigned)(p >= lo[r] && p < hi[r]) << r;
+        s->key[n] = window_key(a, seq, p);
+        s->member[n] = (uint8_t)member;
+    }
     return n;
 }
 
-/* Rotated queries of the heads of a part, packed; lanes without a head are zero. */
-static void load_queries(const attention_args *a, const attn_scratch *s, int row, int head0, int n,
+/* Selected entries of the rows, merged, behind the n keys that are there; -1 = too many. */
+static int list_selected(const attention_args *a, const attn_scratch *s, int row, int n_rows, int n)
+{
+    const kv_view *v = &a->s->view[a->s->seq[row]];
+    int at[MAX_GROUP] = {0};
+
+    for (;; n++) {
+        int32_t next = INT32_MAX;
+        unsigned member = 0;
+
+        for (int r = 0; r < n_rows; r++) {
+            const int32_t *sel = a->sel + (int64_t)(row + r) * a->topk;
+            int32_t entry = at[r] < a->n_sel[row + r] ? sel[at[r]] : INT32_MAX;
+
+            if (entry < next)
+                member = 0;
+            next = entry < next ? entry : next;
+            member |= (unsigned)(entry == next) << r;
+        }
+        if (next == INT32_MAX)
+            return n;
+        if (n == s->cap)
+            return -1;
+        for (int r = 0; r < n_rows; r++)
+            at[r] += (int)(member >> r & 1);
+        s->key[n] = kv_latent(a->layout, v, a->owner, next);
+        s->member[n] = (uint8_t)member;
+    }
+}
+
+/* The keys of a group of rows in their order; *n_window of them are ring rows, the rest latents.
+ * -1: more than the scratch holds (not of one row). */
+static int list_keys(const attention_args *a, const attn_scratch *s, int row, int n_rows,
+                     int *n_window)
+{
+    *n_window = list_window(a, s, row, n_rows);
+    if (a->owner < 0 || a->draft)
+        return *n_window;
+    return list_selected(a, s, row, n_rows, *n_window);
+}
+
+/* Rope angles of the row that lane i of an item belongs to. */
+static const float *lane_angles(const attention_args *a, const attn_item *it, int i)
+{
+    return a->cs + (int64_t)(it->row + (it->n_rows > 1 ? i / a->n_heads : 0)) * a->rope;
+}
+
+/* Rotated queries of the lanes of an item, packed; lanes without a head are zero. */
+static void load_queries(const attention_args *a, const attn_scratch *s, const attn_item *it, int n,
                          int hp)
 {
     int dim = a->layout->head_dim;
-    const float *cs = a->cs + (int64_t)row * a->rope;
 
     for (int g = 0; g < hp / 16; g++) {
         for (int h = 0; h < 16; h++) {
             uint16_t *to = s->heads + h * dim;
-            int64_t head = (int64_t)row * a->n_heads + head0 + g * 16 + h;
+            int64_t head = (int64_t)it->row * a->n_heads + it->head + g * 16 + h;
 
             if (g * 16 + h >= n) {
                 memset(to, 0, (size_t)dim * sizeof *to);
                 continue;
             }
             memcpy(to, (const uint16_t *)a->q + head * dim, (size_t)dim * sizeof *to);
-            rope_bf16(to + dim - a->rope, cs, a->rope / 2, 1.0f);
+            rope_bf16(to + dim - a->rope, lane_angles(a, it, g * 16 + h), a->rope / 2, 1.0f);
         }
         ATTN_CALL(s, pack_queries, dim, hp, g);
     }
@@ -165,6 +234,18 @@ static int decode_tile(const attention_args *a, const attn_scratch *s, int first
     return padded;
 }
 
+/* A row does not see the keys of a group that it does not have. */
+static void hide_keys(const attention_args *a, const attn_scratch *s, const attn_item *it,
+                      int n_keys, int hp)
+{
+    unsigned all = (1u << it->n_rows) - 1;
+
+    for (int k = 0; k < n_keys; k++)
+        for (int r = 0; s->member[k] != all && r < it->n_rows; r++)
+            for (int h = 0; !(s->member[k] >> r & 1) && h < a->n_heads; h++)
+                s->scores[k * hp + r * a->n_heads + h] = -INFINITY;
+}
+
 /* Scores to probabilities; inverse[h] = 1 / denominator. */
 static void softmax(const attn_scratch *s, int n_keys, int hp, const float *sink, float *inverse)
 {
@@ -187,15 +268,17 @@ static void softmax(const attn_scratch *s, int n_keys, int hp, const float *sink
     }
 }
 
-/* Heads head0 .. head0+n-1 of a row. */
-static void attend(const attention_args *a, const attn_scratch *s, int row, int head0, int n)
+/* False: the keys of the group do not fit the scratch. */
+static bool attend(const attention_args *a, const attn_scratch *s, const attn_item *it)
 {
-    int dim = a->layout->head_dim, hp = (n + 15) / 16 * 16, n_window, n_keys;
-    uint16_t *o = (uint16_t *)a->o + ((int64_t)row * a->n_heads + head0) * dim;
+    int dim = a->layout->head_dim, n = it->n_rows * it->n_heads, hp = (n + 15) / 16 * 16;
+    int n_window, n_keys = list_keys(a, s, it->row, it->n_rows, &n_window);
+    uint16_t *o = (uint16_t *)a->o + ((int64_t)it->row * a->n_heads + it->head) * dim;
     float sink[ATTN_HEADS] = {0}, inverse[ATTN_HEADS];
 
-    load_queries(a, s, row, head0, n, hp);
-    n_keys = list_keys(a, row, s->key, &n_window);
+    if (n_keys < 0)
+        return false;
+    load_queries(a, s, it, n, hp);
     for (int k = 0; k < n_keys; k += ATTN_TILE) {
         int in_tile = n_keys - k < ATTN_TILE ? n_keys - k : ATTN_TILE;
         int padded = decode_tile(a, s, k, in_tile, n_keys, n_window);
@@ -207,11 +290,15 @@ static void attend(const attention_args *a, const attn_scratch *s, int row, int 
         ATTN_CALL(s, score_tile, s->scores + k * hp, attn_tile(s, dim, k), padded, dim, hp,
                   a->scale);
     }
-    memcpy(sink, a->sink->f32 + head0, (size_t)n * sizeof *sink);
+    if (it->n_rows > 1)
+        hide_keys(a, s, it, n_keys, hp);
+    for (int r = 0; r < it->n_rows; r++)
+        memcpy(sink + r * it->n_heads, a->sink->f32 + it->head, (size_t)it->n_heads * sizeof *sink);
     softmax(s, n_keys, hp, sink, inverse);
     ATTN_CALL(s, values, o, dim, n, n_keys, inverse);
     for (int h = 0; h < n; h++)
-        rope_bf16(o + (h + 1) * dim - a->rope, a->cs + (int64_t)row * a->rope, a->rope / 2, -1.0f);
+        rope_bf16(o + (h + 1) * dim - a->rope, lane_angles(a, it, h), a->rope / 2, -1.0f);
+    return true;
 }
 
 /* Heads per part: as many as evens out the load, counting what decoding twice costs. */
@@ -232,6 +319,23 @@ static int part_heads(int n_rows, int n_heads, int n_threads)
     return best;
 }
 
+/* Rows [begin, end), neighbours of a sequence together: `most` of them, or fewer when they have
+ * little in common. */
+static void attend_groups(const attention_args *a, const attn_scratch *s, int begin, int end,
+                          int most)
+{
+    while (begin < end) {
+        int left = a->s->row0[a->s->seq[begin] + 1] - begin;
+        attn_item it = {.row = begin, .n_rows = most, .n_heads = a->n_heads};
+
+        left = left < end - begin ? left : end - begin;
+        it.n_rows = it.n_rows < left ? it.n_rows : left;
+        while (!attend(a, s, &it))
+            it.n_rows = (it.n_rows + 1) / 2;
+        begin += it.n_rows;
+    }
+}
+
 static void attention_job(void *arg, int thread, int n_threads)
 {
     const cpu_job *job = arg;
@@ -243,12 +347,22 @@ static void attention_job(void *arg, int thread, int n_threads)
     int parts = (a->n_heads + size - 1) / size;
     int64_t begin, end;
 
+    if (a->n_heads <= GROUP_HEADS && !s.bf16) { /* pairs of keys would change with the company */
+        int most = ATTN_HEADS / a->n_heads < MAX_GROUP ? ATTN_HEADS / a->n_heads : MAX_GROUP;
+
+        pool_split(a->s->n_rows, 1, thread, n_threads, &begin, &end);
+        attend_groups(a, &s, (int)begin, (int)end, most);
+        return;
+    }
     pool_split((int64_t)a->s->n_rows * parts, 1, thread, n_threads, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
-        int head0 = (int)(i % parts) * size;
+        int head = (int)(i % parts) * size;
 
-        attend(a, &s, (int)(i / parts), head0,
-               a->n_heads - head0 < size ? a->n_heads - head0 : size);
+        attend(a, &s,
+               &(attn_item){.row = (int)(i / parts),
+                            .n_rows = 1,
+                            .head = head,
+                            .n_heads = a->n_heads - head < size ? a->n_heads - head : size});
     }
 }
 

@@ -34,7 +34,13 @@ typedef struct attn_scratch {
     float *sums;  /* [hp][dim] */
     void *q, *values, *probs;
     const uint8_t **key;
+    uint8_t *member; /* [cap] which rows of a group have the key */
 } attn_scratch;
+
+/* Heads head .. head+n_heads-1 of a row, or all heads of n_rows rows of a sequence. */
+typedef struct attn_item {
+    int row, n_rows, head, n_heads;
+} attn_item;
 
 #if defined(CPU_AVX512)
 #define VALUE_HEADS 8
