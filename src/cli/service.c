@@ -55,6 +55,8 @@ di_code service_open(service *s, const session_options *o, const weights_choice 
     di_engine_options eo = {.max_seqs = max_seqs,
                             .max_batched_tokens = (int)e->step_tokens,
                             .kv_tokens = e->kv_tokens,
+                            .decode_latency_ms = (int)e->latency_ms,
+                            .checkpoint_spacing = e->spacing,
                             .no_prefix_cache = e->no_cache,
                             .replay = replay_of(e->replay),
                             .replay_keep = e->replay_keep,

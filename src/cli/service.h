@@ -17,6 +17,8 @@ typedef struct engine_choice {
     const char *replay; /* exact, off, compact, mask */
     const char *cost_dir;
     int64_t stats_interval; /* steps; 0 = none */
+    int64_t spacing;        /* tokens between checkpoints of a prompt; 0 = the default */
+    int64_t latency_ms;     /* of steps with decode rows; 0 = no limit */
     bool fixed, no_cache, no_async, stats;
 } engine_choice;
 
@@ -79,6 +81,20 @@ extern const char *const service_replays[];
          .help = "the engine's statistics line every N steps",                                     \
          .min = 1,                                                                                 \
          .max = 1 << 30},                                                                          \
+        {.name = "decode-latency-ms",                                                              \
+         .kind = OPT_INT,                                                                          \
+         .to = &(o).latency_ms,                                                                    \
+         .arg = "N",                                                                               \
+         .help = "cut prompt rows from steps that would take longer (default: 0, no)",             \
+         .min = 0,                                                                                 \
+         .max = 1 << 20},                                                                          \
+        {.name = "checkpoint-spacing",                                                             \
+         .kind = OPT_INT,                                                                          \
+         .to = &(o).spacing,                                                                       \
+         .arg = "N",                                                                               \
+         .help = "prompt tokens per kept state, a multiple of 128 (default: 4096)",                \
+         .min = 128,                                                                               \
+         .max = 1 << 24},                                                                          \
         {.name = "no-prefix-cache",                                                                \
          .kind = OPT_FLAG,                                                                         \
          .to = &(o).no_cache,                                                                      \
