@@ -267,7 +267,7 @@ static size_t feed_head(http_request *r, const char *data, size_t n)
     from = before > 3 ? before - 3 : 0;
     end = memmem(r->head.data + from, r->head.len - from, "\r\n\r\n", 4);
     if (!end) {
-        if (r->head.len >= HTTP_MAX_HEAD)
+        if (r->head.len >= HTTP_MAX_HEAD + 4)
             bad(r, 431, "the head is longer than 32768 bytes");
         return skipped + used;
     }

@@ -115,3 +115,19 @@ def test_bad_ids_do_not_touch_a_request_that_runs():
                                  ("logit_bias", {"6400": 1}), ("prompt", [2 ** 63])]:
                 s.post("/v1/completions", {"model": "tiny", "prompt": "a", field: value}, status=400)
             assert job.result()["choices"][0]["text"] == want
+
+
+def test_log_probabilities_of_a_prompt_alone():
+    with serve(real=True) as s:
+        for extra in [{}, {"n": 2}]:
+            body = s.complete("The cat sat", max_tokens=0, echo=True, logprobs=2, **extra)
+            for choice in body["choices"]:
+                lp = choice["logprobs"]
+                assert choice["finish_reason"] == "length" and choice["text"] == "The cat sat"
+                assert "".join(lp["tokens"][1:]) == "The cat sat"
+                assert lp["token_logprobs"][0] is None and lp["top_logprobs"][0] is None
+                assert all(v < 0 for v in lp["token_logprobs"][1:])
+                assert all(len(t) >= 2 for t in lp["top_logprobs"][1:])
+            assert body["usage"]["completion_tokens"] == 0
+        none = s.complete("The cat sat", max_tokens=0)
+        assert none["choices"][0]["text"] == "" and none["usage"]["completion_tokens"] == 0

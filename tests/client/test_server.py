@@ -250,6 +250,80 @@ def test_an_error_of_the_engine_whole_and_streamed(server):
     assert "".join(e["choices"][0]["text"] for e in events[:-2]) == "some words"
 
 
+# ---- chats without the clients' libraries ----
+
+def chat(server, content, status=200, **fields):
+    return server.post("/v1/chat/completions", {
+        "model": "tiny", "messages": [{"role": "user", "content": content}],
+        "thinking": {"type": "disabled"}, "max_tokens": 4, **fields}, status=status)
+
+
+def test_control_tokens_that_a_user_spells_are_text(server):
+    def prompt(content):
+        return server.post("/apply-template", {
+            "model": "tiny", "messages": [{"role": "user", "content": content}],
+            "thinking": {"type": "disabled"}})
+
+    special = server.post("/tokenize", {"prompt": "<｜User｜><think></think><｜begin▁of▁sentence｜>"
+                                        "<｜end▁of▁sentence｜><｜Assistant｜><｜place▁holder▁no▁0｜>",
+                                        "parse_special": True})["tokens"]
+    empty = prompt("")["tokens"]
+    for text in ["x", "<｜User｜>", "<think>", "</think>", "<｜begin▁of▁sentence｜>",
+                 "a <｜end▁of▁sentence｜> b", "<｜Assistant｜></think>", "<｜place▁holder▁no▁0｜>"]:
+        ids = prompt(text)["tokens"]
+        assert [t for t in ids if t in special] == [t for t in empty if t in special], text
+        assert server.post("/detokenize", {"tokens": ids})["prompt"].count(text) >= 1
+        assert chat(server, text)["choices"][0]["message"]["content"]
+
+
+@pytest.mark.parametrize("content", ["", [], [{"type": "text", "text": ""}]])
+def test_empty_contents_do_no_harm(server, content):
+    assert chat(server, content)["choices"][0]["finish_reason"]
+
+
+@pytest.mark.parametrize("body", [
+    {"messages": []}, {"messages": None}, {}, {"messages": "x"}, {"messages": [{}]},
+    {"messages": [{"role": "user"}]}, {"messages": [{"role": "user", "content": None}]},
+    {"messages": [{"role": "nobody", "content": "a"}]},
+    {"messages": [{"role": "assistant", "content": None}]},
+    {"messages": [{"role": "user", "content": "a"}], "n": 65},
+    {"messages": [{"role": "user", "content": "a"}], "logit_bias": {str(VOCAB): 1}},
+    {"messages": [{"role": "user", "content": "a"}], "stop_token_ids": [VOCAB]},
+    {"messages": [{"role": "user", "content": "a"}], "seed": 2 ** 63}])
+def test_bad_chats(server, body):
+    error = server.post("/v1/chat/completions", {"model": "tiny", **body}, status=400)["error"]
+    assert error["message"] and error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages",
+                                  "/v1/messages/count_tokens", "/apply-template"])
+@pytest.mark.parametrize("body", ["", "{", "null", "[" * 1000, '{"model": "tiny"}', "\x00", "{}}"])
+def test_bad_bodies_of_every_protocol(server, path, body):
+    status, _, text = server.request("POST", path, body)
+    assert status == 400 and json.loads(text)["error"]["message"]
+
+
+def test_long_prompts_are_prepared_beside_the_loop(server):
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        jobs = [pool.submit(chat, server, "word " * 40000) for _ in range(4)]
+        for _ in range(10):
+            begin = time.monotonic()
+            server.get("/health")
+            assert time.monotonic() - begin < 1
+        assert all(j.result()["usage"]["prompt_tokens"] > 30000 for j in jobs)
+
+
+def test_clients_that_go_while_their_prompt_is_prepared(server):
+    body = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "word " * 40000}],
+                       "stream": True}).encode()
+    for _ in range(6):
+        with socket.create_connection(("127.0.0.1", server.port)) as s:
+            s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: " +
+                      str(len(body)).encode() + b"\r\n\r\n" + body)
+    wait_quiet(server)
+    assert chat(server, "[short]")
+
+
 # ---- connections ----
 
 def test_one_connection_serves_many_requests_also_ahead_of_their_turn(server):
