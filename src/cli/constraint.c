@@ -59,15 +59,15 @@ static di_code read_fields(format *f, json_read *in, arena *mem, di_status *st)
 
     DI_TRY(json_object(in, st));
     while (json_key(in, &key, &n)) {
-        if (json_peek(in) == JSON_NULL)
-            DI_TRY(json_skip(in, st));
-        else if (json_key_is(key, n, "type"))
+        bool null = json_peek(in) == JSON_NULL;
+
+        if (!null && json_key_is(key, n, "type"))
             DI_TRY(copy_string(in, mem, &f->type, &f->n_type, st));
-        else if (json_key_is(key, n, "json_schema"))
+        else if (!null && json_key_is(key, n, "json_schema"))
             DI_TRY(read_schema(f, in, mem, st));
-        else if (json_key_is(key, n, "regex"))
+        else if (!null && json_key_is(key, n, "regex"))
             DI_TRY(copy_string(in, mem, &f->regex, &f->n_regex, st));
-        else if (json_key_is(key, n, "grammar"))
+        else if (!null && json_key_is(key, n, "grammar"))
             DI_TRY(copy_string(in, mem, &f->grammar, &f->n_grammar, st));
         else
             DI_TRY(json_skip(in, st));

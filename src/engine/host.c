@@ -158,8 +158,8 @@ static void fill_mask(di_engine *e, choice *c, int k)
     c->masked[k] = true;
 }
 
-/* Tokens that must come are drafts that stand: they take the place of the model's, unless those begin
- * with them. */
+/* Tokens that must come are drafts that stand: they take the place of the model's, unless those
+ * begin with them. */
 static void draft_forced(di_engine *e, choice *c)
 {
     int32_t token[DSPARK_MAX_DRAFT];

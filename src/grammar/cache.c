@@ -70,18 +70,16 @@ static char *key_of(const grammar_spec *spec, size_t *n)
     int32_t head[] = {(int32_t)spec->kind,  spec->strict,      spec->compact,
                       spec->max_whitespace, spec->single_call, spec->tool != NULL,
                       (int32_t)strlen(tool)};
-    size_t n_tool = strlen(tool);
-    char *key;
+    str key = {0};
 
-    *n = sizeof head + n_tool + spec->n;
-    key = mem_try_calloc(1, *n);
-    if (!key)
-        return NULL;
-    memcpy(key, head, sizeof head);
-    memcpy(key + sizeof head, tool, n_tool);
+    str_append(&key, head, sizeof head);
+    str_puts(&key, tool);
     if (spec->n)
-        memcpy(key + sizeof head + n_tool, spec->text, spec->n);
-    return key;
+        str_append(&key, spec->text, spec->n);
+    *n = key.len;
+    if (!str_ok(&key))
+        str_fini(&key);
+    return key.data;
 }
 
 /* ---- entries, under the lock ---- */

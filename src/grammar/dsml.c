@@ -634,7 +634,7 @@ static bool good_name(const snode *name)
         char c = name->text[i];
 
         if (!(c >= 'a' && c <= 'z') && !(c >= 'A' && c <= 'Z') && !(c >= '0' && c <= '9') &&
-            !memchr("_.:-", c, 4))
+            !(c && strchr("_.:-", c)))
             return false;
     }
     return true;

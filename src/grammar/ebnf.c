@@ -96,7 +96,7 @@ static bool pure(const ebnf_node *v, double *size)
     for (const ebnf_node *c = v->child; c; c = c->next)
         ok = pure(c, &inner) && ok;
     /* The library unrolls counts. */
-    if (v->type == EBNF_REP && v->child->type != EBNF_CLASS)
+    if (v->type == EBNF_REP && v->child && v->child->type != EBNF_CLASS)
         inner *= v->hi == EBNF_MANY ? (v->lo > 1 ? v->lo : 1) : v->hi;
     *size += inner + 4;
     return ok;

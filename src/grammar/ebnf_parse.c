@@ -23,8 +23,7 @@ typedef struct parser {
     ebnf_grammar *g;
     ebnf_rule **end_rule;
     map *names;        /* name -> index in `rules` */
-    ebnf_rule **rules; /* by index */
-    int cap_rules;
+    ebnf_rule **rules; /* [MAX_RULES] by index */
     grammar_detail *d;
     di_status *st;
     int depth, n_nodes;
@@ -36,8 +35,8 @@ static di_code bad_at(parser *p, const char *at, grammar_fault kind, const char 
 {
     if (p->d)
         p->d->offset = at - p->text;
-    return fault(p->d, p->st, kind, NULL, NULL, "grammar, byte %lld: %s", (long long)(at - p->text),
-                 what);
+    fault(p->d, p->st, kind, NULL, NULL, "grammar, byte %lld: %s", (long long)(at - p->text), what);
+    return DI_E_INVALID;
 }
 
 static di_code bad(parser *p, const char *what)
@@ -47,7 +46,8 @@ static di_code bad(parser *p, const char *what)
 
 static di_code no_memory(parser *p)
 {
-    return di_fail(p->st, DI_E_NOMEM, "no memory to read a grammar");
+    di_fail(p->st, DI_E_NOMEM, "no memory to read a grammar");
+    return DI_E_NOMEM;
 }
 
 ebnf_node *ebnf_new(arena *mem, ebnf_type type)
@@ -124,17 +124,6 @@ static di_code rule_named(parser *p, const char *name, size_t n, ebnf_rule **out
     }
     if (p->g->n_rules == MAX_RULES)
         return bad_at(p, name, GRAMMAR_FAULT_LIMIT, "more than 2,000 rules");
-    if (p->g->n_rules == p->cap_rules) {
-        int cap = p->cap_rules ? 2 * p->cap_rules : 64;
-        ebnf_rule **rules = arena_alloc(p->g->mem, (size_t)cap, sizeof(ebnf_rule *));
-
-        if (!rules)
-            return no_memory(p);
-        if (p->rules)
-            memcpy(rules, p->rules, (size_t)p->g->n_rules * sizeof(ebnf_rule *));
-        p->rules = rules;
-        p->cap_rules = cap;
-    }
     r = arena_alloc(p->g->mem, 1, sizeof *r);
     if (!r || map_insert(p->names, name, n, (uint32_t)p->g->n_rules) < 0)
         return no_memory(p);
@@ -338,7 +327,7 @@ static di_code parse_alt(parser *p, ebnf_node **out);
 static di_code parse_atom(parser *p, ebnf_node **out)
 {
     size_t n;
-    di_code rc;
+    di_code rc = DI_OK;
 
     switch (*p->at) {
     case '"':
@@ -454,7 +443,7 @@ done:
 
 static di_code parse_seq(parser *p, ebnf_node **out)
 {
-    ebnf_node *seq, **end, *v = NULL;
+    ebnf_node *seq = NULL, **end = &seq, *v = NULL;
     di_code rc;
 
     DI_TRY(new_node(p, EBNF_SEQ, &seq));
@@ -523,7 +512,8 @@ di_code ebnf_parse(const char *text, size_t n, arena *mem, ebnf_grammar *out, gr
 
     *out = (ebnf_grammar){.mem = mem};
     p.end_rule = &out->first;
-    p.names = map_new(64);
+    p.rules = arena_alloc(mem, MAX_RULES, sizeof(ebnf_rule *));
+    p.names = p.rules ? map_new(64) : NULL;
     if (!p.names)
         return no_memory(&p);
     rc = parse_rules(&p);

@@ -29,7 +29,7 @@ static uint32_t rng_at;
 
 static uint32_t draw(uint32_t n)
 {
-    return philox4x32((philox_block){{rng_at++, 0, 0, 0}}, 5, 6).v[0] % n;
+    return n ? philox4x32((philox_block){{rng_at++, 0, 0, 0}}, 5, 6).v[0] % n : 0;
 }
 
 static const char person[] =
@@ -459,8 +459,8 @@ static void test_background_compilations_report_once_also_when_cancelled(void **
 /* ---- faults ---- */
 
 typedef struct faulty {
-    grammar_kind kind;
     const char *text;
+    grammar_kind kind;
     grammar_fault fault;
     const char *pointer, *keyword, *tool;
 } faulty;
@@ -469,32 +469,31 @@ static void test_faults_name_their_place(void **state)
 {
     static char big[(1 << 20) + 2];
     static const faulty cases[] = {
-        {GRAMMAR_JSON, "{\"properties\":{\"a/b\":{\"not\":{}}}}", GRAMMAR_FAULT_UNSUPPORTED,
+        {"{\"properties\":{\"a/b\":{\"not\":{}}}}", GRAMMAR_JSON, GRAMMAR_FAULT_UNSUPPORTED,
          "/properties/a~1b/not", "not", ""},
-        {GRAMMAR_JSON, "{\"type\":\"array\",\"minItems\":-1}", GRAMMAR_FAULT_SYNTAX, "/minItems",
+        {"{\"type\":\"array\",\"minItems\":-1}", GRAMMAR_JSON, GRAMMAR_FAULT_SYNTAX, "/minItems",
          "minItems", ""},
-        {GRAMMAR_JSON, "{\"items\":{\"minLength\":100001}}", GRAMMAR_FAULT_LIMIT,
+        {"{\"items\":{\"minLength\":100001}}", GRAMMAR_JSON, GRAMMAR_FAULT_LIMIT,
          "/items/minLength", "minLength", ""},
-        {GRAMMAR_JSON, "{\"a\":1,\"a\":2}", GRAMMAR_FAULT_SYNTAX, "", "", ""},
-        {GRAMMAR_JSON, "{\"$ref\":\"https://x.example/s\"}", GRAMMAR_FAULT_UNSUPPORTED, "", "$ref",
+        {"{\"a\":1,\"a\":2}", GRAMMAR_JSON, GRAMMAR_FAULT_SYNTAX, "", "", ""},
+        {"{\"$ref\":\"https://x.example/s\"}", GRAMMAR_JSON, GRAMMAR_FAULT_UNSUPPORTED, "", "$ref",
          ""},
-        {GRAMMAR_JSON, "{\"pattern\":\"a{3,2}\"}", GRAMMAR_FAULT_SYNTAX, "/pattern", "pattern", ""},
-        {GRAMMAR_JSON, "{\"oneOf\":[{\"minimum\":1},{\"maximum\":5}]}", GRAMMAR_FAULT_UNSUPPORTED,
+        {"{\"pattern\":\"a{3,2}\"}", GRAMMAR_JSON, GRAMMAR_FAULT_SYNTAX, "/pattern", "pattern", ""},
+        {"{\"oneOf\":[{\"minimum\":1},{\"maximum\":5}]}", GRAMMAR_JSON, GRAMMAR_FAULT_UNSUPPORTED,
          "", "oneOf", ""},
-        {GRAMMAR_JSON,
-         "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}",
-         GRAMMAR_FAULT_UNSAT, "", "schema", ""},
-        {GRAMMAR_JSON, "false", GRAMMAR_FAULT_UNSAT, "", "schema", ""},
-        {GRAMMAR_JSON, big, GRAMMAR_FAULT_LIMIT, "", "", ""},
-        {GRAMMAR_REGEX, "a\xff", GRAMMAR_FAULT_SYNTAX, "", "", ""},
-        {GRAMMAR_REGEX, "a{1,1000000}", GRAMMAR_FAULT_LIMIT, "", "", ""},
-        {GRAMMAR_EBNF, "root ::= root \"a\"", GRAMMAR_FAULT_UNSAT, "", "", ""},
-        {GRAMMAR_TOOL_CALL, "[]", GRAMMAR_FAULT_SYNTAX, "", "tools", ""},
-        {GRAMMAR_TOOL_CALL, "[{\"name\":\"a b\"}]", GRAMMAR_FAULT_SYNTAX, "", "tools", "a b"},
-        {GRAMMAR_TOOL_CALL,
-         "[{\"name\":\"good\"},{\"name\":\"bad\",\"strict\":true,\"parameters\":{\"type\":"
+        {"{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}",
+         GRAMMAR_JSON, GRAMMAR_FAULT_UNSAT, "", "schema", ""},
+        {"false", GRAMMAR_JSON, GRAMMAR_FAULT_UNSAT, "", "schema", ""},
+        {big, GRAMMAR_JSON, GRAMMAR_FAULT_LIMIT, "", "", ""},
+        {"a\xff", GRAMMAR_REGEX, GRAMMAR_FAULT_SYNTAX, "", "", ""},
+        {"a{1,1000000}", GRAMMAR_REGEX, GRAMMAR_FAULT_LIMIT, "", "", ""},
+        {"root ::= root \"a\"", GRAMMAR_EBNF, GRAMMAR_FAULT_UNSAT, "", "", ""},
+        {"[]", GRAMMAR_TOOL_CALL, GRAMMAR_FAULT_SYNTAX, "", "tools", ""},
+        {"[{\"name\":\"a b\"}]", GRAMMAR_TOOL_CALL, GRAMMAR_FAULT_SYNTAX, "", "tools", "a b"},
+        {"[{\"name\":\"good\"},{\"name\":\"bad\",\"strict\":true,\"parameters\":{\"type\":"
          "\"object\",\"properties\":{\"x\":{\"type\":\"array\",\"uniqueItems\":true}}}}]",
-         GRAMMAR_FAULT_UNSUPPORTED, "/properties/x/uniqueItems", "uniqueItems", "bad"},
+         GRAMMAR_TOOL_CALL, GRAMMAR_FAULT_UNSUPPORTED, "/properties/x/uniqueItems", "uniqueItems",
+         "bad"},
     };
 
     (void)state;
