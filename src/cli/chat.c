@@ -14,7 +14,7 @@
 #include "cli/sampling_options.h"
 #include "cli/service.h"
 #include "cli/stream.h"
-#include "recipe/messages.h"
+#include "recipe/chat.h"
 
 typedef struct chat_options {
     session_options session;
@@ -27,8 +27,9 @@ typedef struct chat {
     service s;
     request_defaults d;
     generator *g;
-    arena *mem; /* of the conversation */
-    recipe_body body;
+    arena *mem;              /* of the conversation */
+    recipe_message *message; /* in mem */
+    size_t n, cap;
     const char *system;
     bool quiet, tty;
 } chat;
@@ -73,13 +74,39 @@ static opt_result parse(chat_options *o, int argc, char **argv, di_status *st)
     return opt_parse(&program, argc, argv, NULL, st);
 }
 
+static di_code no_memory(di_status *st)
+{
+    return di_fail(st, DI_E_NOMEM, "no memory for the conversation");
+}
+
+/* Append one message; the text is copied. */
+static di_code say(chat *c, recipe_role role, const char *text, size_t n, di_status *st)
+{
+    const char *copy = arena_strndup(c->mem, text, n);
+
+    if (c->n == c->cap) {
+        size_t cap = c->cap ? c->cap * 2 : 16;
+        recipe_message *more = arena_alloc(c->mem, cap, sizeof *more);
+
+        if (!more)
+            return no_memory(st);
+        if (c->n)
+            memcpy(more, c->message, c->n * sizeof *more);
+        c->message = more;
+        c->cap = cap;
+    }
+    if (!copy)
+        return no_memory(st);
+    c->message[c->n++] = (recipe_message){.role = role, .content = copy, .n_content = n};
+    return DI_OK;
+}
+
 static di_code reset(chat *c, di_status *st)
 {
     arena_reset(c->mem);
-    recipe_body_init(&c->body, c->mem);
-    if (!c->system)
-        return DI_OK;
-    return recipe_body_add(&c->body, RECIPE_SYSTEM, c->system, strlen(c->system), st);
+    c->message = NULL;
+    c->n = c->cap = 0;
+    return c->system ? say(c, RECIPE_SYSTEM, c->system, strlen(c->system), st) : DI_OK;
 }
 
 static void print_commands(void)
@@ -113,7 +140,8 @@ static bool command(chat *c, const char *line, di_status *st)
 /* Prompt ids of the conversation so far. */
 static di_code make_request(const chat *c, request *req, di_status *st)
 {
-    recipe_chat conversation = recipe_body_chat(&c->body, c->d.thinking, c->d.effort);
+    const recipe_chat conversation = {
+        .message = c->message, .n = c->n, .thinking = c->d.thinking, .effort = c->d.effort};
 
     return request_from_chat(req, &c->d, &conversation, st);
 }
@@ -142,12 +170,12 @@ static di_code turn(chat *c, const char *text, size_t n, di_status *st)
 
     request_init(&req);
     interrupted_flag = 0;
-    DI_TRY(recipe_body_add(&c->body, RECIPE_USER, text, n, st));
+    DI_TRY(say(c, RECIPE_USER, text, n, st));
     rc = make_request(c, &req, st);
     if (rc == DI_E_INVALID) {
         printf("(%s; /reset starts again)\n", st->message);
         di_clear(st);
-        c->body.n--;
+        c->n--;
         rc = DI_OK;
         goto done;
     }
@@ -157,7 +185,7 @@ static di_code turn(chat *c, const char *text, size_t n, di_status *st)
     putchar('\n');
     fflush(stdout);
     report(c, &req, &res);
-    DI_TRY(recipe_body_add(&c->body, RECIPE_ASSISTANT, str_text(&content), content.len, st));
+    DI_TRY(say(c, RECIPE_ASSISTANT, str_text(&content), content.len, st));
 done:
     request_fini(&req);
     str_fini(&content);

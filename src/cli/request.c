@@ -10,7 +10,7 @@
 
 #include "base/json_read.h"
 #include "base/utf8.h"
-#include "recipe/messages.h"
+#include "recipe/request.h"
 
 /* Bounds of the recipe on the length of an answer whose request does not say (spec recipe.md 4). */
 #define LENGTH_PLAIN    8192
@@ -22,10 +22,10 @@ typedef struct body {
     request *r;
     const request_defaults *d;
     json_read in;
-    recipe_body chat;
+    str chat;           /* "messages", "thinking", "reasoning_effort" as members of a Chat body */
     const char *prompt; /* in the arena; NULL = not given as text */
     size_t n_prompt;
-    bool has_text, has_ids, has_messages;
+    bool has_text, has_ids, has_messages, has_effort;
     int64_t max_tokens; /* -1 = not given */
     bool logprobs_on, ignore_eos;
     constraint constraint;
@@ -304,10 +304,24 @@ static di_code read_format(body *b, di_status *st)
     return constraint_read(&b->constraint, &b->in, b->r->mem, st);
 }
 
+/* Keep a member for src/recipe, which reads conversations. */
+static di_code keep_member(body *b, const char *key, di_status *st)
+{
+    const char *raw;
+    size_t n;
+    di_code rc = json_raw(&b->in, &raw, &n, st);
+
+    if (rc != DI_OK)
+        return rc;
+    str_printf(&b->chat, ", \"%s\": ", key);
+    str_append(&b->chat, raw, n);
+    return DI_OK;
+}
+
 static di_code read_messages(body *b, di_status *st)
 {
     b->has_messages = true;
-    return recipe_body_messages(&b->chat, &b->in, st);
+    return keep_member(b, "messages", st);
 }
 
 static di_code read_token_ids(body *b, di_status *st)
@@ -329,12 +343,13 @@ REAL_READER(frequency_penalty)
 
 static di_code read_thinking(body *b, di_status *st)
 {
-    return recipe_body_thinking(&b->chat, &b->in, st);
+    return keep_member(b, "thinking", st);
 }
 
 static di_code read_effort(body *b, di_status *st)
 {
-    return recipe_body_effort(&b->chat, &b->in, st);
+    b->has_effort = true;
+    return keep_member(b, "reasoning_effort", st);
 }
 
 static di_code read_top_logprobs(body *b, di_status *st)
@@ -503,12 +518,37 @@ static di_code settle_logprobs(const body *b, di_status *st)
     return DI_OK;
 }
 
+/* The conversation of the body; q owns what it shows. */
+static di_code read_chat(const body *b, recipe_request *q, di_status *st)
+{
+    const recipe_alias any = {"*", RECIPE_V41};
+    const recipe_options o = {.thinking_off = !b->d->thinking, .alias = &any, .n_alias = 1};
+    recipe_error e;
+    str text = {0};
+    di_code rc = DI_OK;
+
+    str_puts(&text, "{\"model\": \"\"");
+    str_append(&text, str_text(&b->chat), b->chat.len);
+    str_putc(&text, '}');
+    if (!str_ok(&text) || !str_ok(&b->chat))
+        rc = no_memory(st);
+    else if (!recipe_request_parse(q, RECIPE_PROTOCOL_CHAT, &o, text.data, text.len, &e))
+        rc = di_fail(st, e.status == 503 ? DI_E_NOMEM : DI_E_INVALID, "%s", e.message);
+    else if (q->n_images)
+        rc = di_fail(st, DI_E_UNSUPPORTED, "%s: images are not supported by this program",
+                     q->image[0].path);
+    else if (!b->has_effort)
+        q->chat.effort = b->d->effort;
+    str_fini(&text);
+    return rc;
+}
+
 /* All fields are there: prompt, length and parameters. */
 static di_code settle(body *b, di_status *st)
 {
     request *r = b->r;
     const request_defaults *d = b->d;
-    recipe_chat chat = recipe_body_chat(&b->chat, d->thinking, d->effort);
+    recipe_request q = {0};
     int n_prompts = b->has_text + b->has_ids + b->has_messages;
     di_code rc;
 
@@ -520,10 +560,12 @@ static di_code settle(body *b, di_status *st)
     r->kind = b->has_messages ? REQUEST_CHAT : REQUEST_TEXT;
     DI_TRY(sampling_check(&r->sampling, d->vocab, st));
     DI_TRY(settle_logprobs(b, st));
-    if (b->has_messages)
-        DI_TRY(encode_chat(r, d, &chat, st));
-    else if (b->has_text)
+    if (b->has_messages) {
+        DI_TRY(read_chat(b, &q, st));
+        DI_TRY(encode_chat(r, d, &q.chat, st));
+    } else if (b->has_text) {
         DI_TRY(encode_text(r, d, b->prompt, b->n_prompt, st));
+    }
     if (r->ids.n == 0) {
         rc = di_fail(st, DI_E_INVALID, "the prompt is empty");
         goto done;
@@ -534,10 +576,11 @@ static di_code settle(body *b, di_status *st)
     }
     DI_TRY(request_max_tokens(b->max_tokens >= 0 ? b->max_tokens : d->max_tokens,
                               r->batch && b->max_tokens >= 0, (int64_t)r->ids.n, d->context,
-                              b->has_messages ? &chat : NULL, &r->max_tokens, st));
+                              b->has_messages ? &q.chat : NULL, &r->max_tokens, st));
     add_eos(r, d->eos, b->ignore_eos);
     DI_TRY(compile(r, d, &b->constraint, st));
 done:
+    recipe_request_fini(&q);
     return rc;
 }
 
@@ -582,12 +625,12 @@ static di_code parse_body(request *r, const request_defaults *d, const char *tex
               .constraint = d->constraint};
     di_code rc;
 
-    recipe_body_init(&b.chat, r->mem);
     json_open(&b.in, text, n, name);
     DI_TRY(read_fields(&b, st));
     DI_TRY(settle(&b, st));
 done:
     json_close(&b.in);
+    str_fini(&b.chat);
     return rc;
 }
 

@@ -257,7 +257,7 @@ def test_bad_lines_get_errors_in_their_place(tmp_path):
         ({"prompt_token_ids": []}, "empty"),
         ({"messages": []}, "Empty input messages"),
         ({}, "prompt"),
-        ({"prompt": "x", "messages": []}, "Empty"),
+        ({"prompt": "x", "messages": []}, "only one of"),
         ({"prompt_token_ids": [VOCAB]}, f"prompt_token_ids[0] is {VOCAB}"),
         ({"prompt_token_ids": [0, -1]}, "prompt_token_ids[1] is -1"),
         ({"prompt_token_ids": [2 ** 31]}, str(2 ** 31)),
