@@ -1,0 +1,125 @@
+"""Constraints over HTTP with the shipped model: what comes out fits, alone and in company."""
+import concurrent.futures
+import json
+import re
+
+import pytest
+from serving import serve
+
+SCHEMA = {"type": "object", "additionalProperties": False, "required": ["name", "tags", "n"],
+          "properties": {"name": {"type": "string", "maxLength": 12},
+                         "tags": {"type": "array", "items": {"enum": ["red", "blue"]}, "maxItems": 3},
+                         "n": {"type": "integer", "minimum": 1, "maximum": 9}}}
+TOOLS = [{"type": "function", "function": {"name": "paint", "parameters": {
+    "type": "object", "properties": {"colour": {"enum": ["red", "blue"]}, "coats": {"type": "integer"}},
+    "required": ["colour", "coats"], "additionalProperties": False}}}]
+
+
+def ask(**fields):
+    return {"model": "tiny", "max_tokens": 200, "thinking": {"type": "disabled"},
+            "messages": [{"role": "user", "content": "Tell me about a fox, as json."}], **fields}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serve(real=True) as s:
+        status, _, body = s.request("POST", "/v1/chat/completions",
+                                    ask(max_tokens=1, response_format={"type": "json_object"}))
+        if status == 501:
+            assert json.loads(body)["error"]["code"] == "constrained_output_unavailable"
+            pytest.skip("no constraint library (tools/llguidance.sh)")
+        yield s
+
+
+def schema(strict=None):
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": strict}}
+
+
+def answer(server, **fields):
+    choice = server.post("/v1/chat/completions", ask(**fields))["choices"][0]
+    return choice["message"], choice["finish_reason"]
+
+
+def check(value):
+    assert set(value) == {"name", "tags", "n"} and len(value["name"]) <= 12
+    assert set(value["tags"]) <= {"red", "blue"} and len(value["tags"]) <= 3 and 1 <= value["n"] <= 9
+
+
+def test_a_schema_holds_at_any_seed_and_in_company(server):
+    def one(seed):
+        message, finish = answer(server, seed=seed, temperature=1, response_format=schema())
+        assert finish == "stop"
+        check(json.loads(message["content"]))
+        return message["content"]
+
+    alone = [one(seed) for seed in range(6)]
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(one, range(6))) == alone
+    assert len(set(alone)) > 1
+
+
+def test_reasoning_comes_first_and_is_free(server):
+    message, finish = answer(server, thinking={"type": "enabled"}, seed=1, max_tokens=400,
+                             response_format=schema())
+    if finish == "stop":
+        check(json.loads(message["content"]))
+    assert "reasoning_content" in message
+
+
+def test_regex_and_grammar(server):
+    message, _ = answer(server, response_format={"type": "regex", "regex": "[a-f]{3}-[0-9]{2}"})
+    assert re.fullmatch("[a-f]{3}-[0-9]{2}", message["content"])
+    message, _ = answer(server, response_format={"type": "ebnf", "grammar": 'root ::= ("ab" | "cd")+ "."',
+                                                 }, max_tokens=60)
+    assert re.fullmatch(r"(ab|cd)+\.?", message["content"])
+
+
+def test_a_required_tool_is_called_with_sound_arguments(server):
+    for choice in ["required", {"type": "function", "function": {"name": "paint"}}]:
+        message, finish = answer(server, tools=TOOLS, tool_choice=choice, seed=3, temperature=1)
+        assert finish == "tool_calls"
+        for call in message["tool_calls"]:
+            arguments = json.loads(call["function"]["arguments"])
+            assert call["function"]["name"] == "paint" and set(arguments) == {"colour", "coats"}
+            assert arguments["colour"] in ("red", "blue") and isinstance(arguments["coats"], int)
+
+
+def test_streamed_and_whole_agree(server):
+    body = ask(response_format=schema(), seed=4, temperature=1)
+    whole = server.post("/v1/chat/completions", body)["choices"][0]["message"]["content"]
+    parts = server.events("/v1/chat/completions", body)[:-1]
+    assert "".join(p["choices"][0]["delta"].get("content") or "" for p in parts) == whole
+
+
+def test_n_choices_are_constrained_each_for_itself(server):
+    choices = server.post("/v1/chat/completions", ask(response_format=schema(), seed=5, n=3,
+                                                      temperature=1))["choices"]
+    for c in choices:
+        check(json.loads(c["message"]["content"]))
+
+
+def test_what_cannot_be_honoured_is_named(server):
+    odd = {"type": "object", "properties": {"a": {"type": "string", "format": "date-time"}},
+           "if": {"required": ["a"]}, "then": {"required": ["b"]}}
+    status, headers, body = server.request("POST", "/v1/chat/completions", ask(
+        max_tokens=5, response_format={"type": "json_schema",
+                                       "json_schema": {"name": "x", "schema": odd}}))
+    if status == 200:
+        assert json.loads(headers["x-deepinfer-warnings"])
+    else:
+        assert status == 400 and "if" in json.loads(body)["error"]["message"]
+    error = server.post("/v1/chat/completions", ask(response_format={"type": "regex", "regex": "(a"}),
+                        status=400)["error"]
+    assert error["code"] == "invalid_regex"
+    error = server.post("/v1/chat/completions", ask(response_format={"type": "ebnf", "grammar": "x"}),
+                        status=400)["error"]
+    assert error["code"] == "invalid_grammar"
+
+
+def test_a_bad_schema_does_not_touch_its_neighbours(server):
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        good = pool.submit(answer, server, seed=9, response_format=schema())
+        for bad in [{"type": "nothing"}, {"$ref": "#/$defs/x"}, {"minItems": "a", "type": "array"}]:
+            server.post("/v1/chat/completions", ask(response_format={
+                "type": "json_schema", "json_schema": {"name": "x", "schema": bad}}), status=400)
+        check(json.loads(good.result()[0]["content"]))
