@@ -178,10 +178,11 @@ static di_code open_service(bench *b, const bench_trace *t, di_status *st)
     const bench_options *o = b->o;
     session_options so = o->session;
     engine_choice eo = o->engine;
-    int64_t longest = o->prompts.value[o->prompts.n - 1] + o->cached, output = o->output;
+    int64_t longest = o->prompts.value[o->prompts.n - 1] + o->cached, output;
     int seqs = (int)o->concurrency.value[o->concurrency.n - 1];
     di_code rc = DI_OK;
 
+    output = bench_room(o, longest, seqs);
     if (t) {
         bench_trace_size(t, &longest, &output, &seqs);
         longest += o->cached;

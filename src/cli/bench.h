@@ -86,6 +86,9 @@ void bench_peak_fini(bench *b);
 
 /* bench_sweep.c: every prompt length with every concurrency, into b->point. Errors: of requests. */
 di_code bench_sweep(bench *b, di_status *st);
+/* Output tokens of a request that decodes: those that are measured, and what it may gain while
+ * others still read their prompts. */
+int64_t bench_room(const bench_options *o, int64_t prompt, int64_t concurrency);
 /* Rates and shares between two readings of the statistics. */
 bench_phase bench_phase_of(const bench *b, const di_stats *from, const di_stats *to, double seconds,
                            double tokens);

@@ -1,6 +1,7 @@
 /* The sweep: for every prompt length and concurrency a burst of requests that end with their first
  * token (prefill), then the same prompts again, whose state is cached now, with all their output
- * (decode). Decoding is measured while every request of the burst decodes. */
+ * (decode). Decoding is measured while every request of the burst decodes, until the output has
+ * come; what is left is cancelled. */
 #include <stdio.h>
 
 #include "base/clock.h"
@@ -13,7 +14,7 @@ typedef struct run {
     bench *b;
     bench_point *p;
     uint64_t first_request; /* so that prefill and decode have the same prompts */
-    double *scratch;        /* [gaps] */
+    double *scratch;        /* [concurrency] */
     bool cut;
 } run;
 
@@ -47,13 +48,19 @@ static void show(void *arg)
     progress_set(&b->bar, s.computed_tokens + s.output_tokens);
 }
 
-/* A burst of the point's requests. */
-static di_code burst(run *r, int64_t output, wave *w, di_status *st)
+int64_t bench_room(const bench_options *o, int64_t prompt, int64_t concurrency)
+{
+    return 2 * o->output + 4 * (prompt * concurrency / o->engine.step_tokens + concurrency);
+}
+
+/* A burst of the point's requests; goal: output tokens to measure, 0 = until all have ended. */
+static di_code burst(run *r, int64_t output, int64_t goal, wave *w, di_status *st)
 {
     bench *b = r->b;
     di_code rc = DI_OK, ended;
 
     DI_TRY(wave_init(w, b->s.engine, r->p->concurrency, output * r->p->concurrency, st));
+    w->goal = goal;
     b->n_requests = r->first_request;
     for (int i = 0; i < r->p->concurrency && rc == DI_OK; i++) {
         di_request_params p;
@@ -109,13 +116,14 @@ static di_code measure(run *r, di_status *st)
     bench_peak_measure(r->b);
     r->p->peak = r->b->peak;
     r->first_request = r->b->n_requests;
-    DI_TRY(burst(r, 1, &w, st));
+    DI_TRY(burst(r, 1, 0, &w, st));
     if (!r->cut)
         read_prefill(r, &w);
     wave_fini(&w);
     if (r->cut || r->b->o->output < 2)
         goto done;
-    DI_TRY(burst(r, r->b->o->output, &w, st));
+    DI_TRY(burst(r, bench_room(r->b->o, r->p->prompt, r->p->concurrency),
+                 r->b->o->output * r->p->concurrency, &w, st));
     if (!r->cut)
         read_decode(r, &w);
 done:
@@ -133,7 +141,7 @@ static bool better(double now, double best)
 static di_code run_point(bench *b, bench_point *p, di_status *st)
 {
     uint64_t until = clock_ns() + (uint64_t)(b->o->point_s * 1e9);
-    size_t most = (size_t)p->concurrency * (size_t)(b->o->output + 1);
+    size_t most = (size_t)p->concurrency;
     run r = {.b = b, .scratch = mem_try_calloc(most, sizeof(double))};
     di_code rc = DI_OK;
 
@@ -182,7 +190,7 @@ static di_code warm_up(bench *b, di_status *st)
     bench_point p = {.prompt = b->o->prompts.value[0], .concurrency = 1};
     run r = {.b = b, .p = &p};
     wave w = {0};
-    di_code rc = burst(&r, 2, &w, st);
+    di_code rc = burst(&r, 2, 0, &w, st);
 
     wave_fini(&w);
     b->n_requests = 1;

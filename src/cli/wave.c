@@ -51,23 +51,32 @@ static void close_window(wave *w, uint64_t now)
     w->close = di_engine_stats(w->engine);
 }
 
+static void open_window(wave *w, uint64_t now)
+{
+    if (w->goal == 0 || w->n_first < w->n || w->n_ended > 0)
+        return;
+    w->open_ns = now;
+    w->open = di_engine_stats(w->engine);
+}
+
 static void on_tokens(wave *w, wave_user *u, int n, uint64_t now)
 {
-    if (window_open(w))
+    bool counts = w->goal == 0 || window_open(w);
+
+    if (window_open(w)) {
         w->window_tokens += n;
-    if (u->n_tokens > 0 && w->n_gaps < w->cap_gaps)
+        u->in_window += n;
+    }
+    if (counts && u->n_tokens > 0 && w->n_gaps < w->cap_gaps)
         w->gap_ms[w->n_gaps++] = (double)(now - u->last_ns) * 1e-6;
     if (u->n_tokens == 0) {
         u->first_ns = now;
         w->n_first++;
-        if (w->n_first == w->n) {
-            w->open_ns = now;
-            w->open = di_engine_stats(w->engine);
-        }
+        open_window(w, now);
     }
     u->n_tokens += n;
     u->last_ns = now;
-    if (u->n_tokens >= u->n_wanted)
+    if (w->goal > 0 && w->window_tokens >= w->goal)
         close_window(w, now);
 }
 
@@ -81,6 +90,7 @@ static void on_event(const di_event *ev)
     if (ev->type == DI_EVENT_TOKENS && ev->n_tokens > 0)
         on_tokens(w, u, ev->n_tokens, now);
     if (ev->type == DI_EVENT_FINISH) {
+        w->n_ended++;
         close_window(w, now);
         if (ev->finish == DI_FINISH_ERROR)
             di_fail(&w->st, ev->code ? ev->code : DI_E_INTERNAL, "a request failed: %s",
@@ -89,8 +99,9 @@ static void on_event(const di_event *ev)
     if (ev->type == DI_EVENT_DONE) {
         u->done = true;
         w->n_done++;
-        pthread_cond_signal(&w->changed);
     }
+    if (ev->type == DI_EVENT_DONE || w->close_ns)
+        pthread_cond_signal(&w->changed);
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -102,10 +113,7 @@ di_code wave_submit(wave *w, di_request_params *p, di_status *st)
 
     if (w->n_submitted == 0)
         w->begin = di_engine_stats(w->engine);
-    *u = (wave_user){.wave = w,
-                     .n_prompt = (int64_t)p->n_ids,
-                     .n_wanted = p->max_tokens,
-                     .submit_ns = clock_ns()};
+    *u = (wave_user){.wave = w, .n_prompt = (int64_t)p->n_ids, .submit_ns = clock_ns()};
     p->on_event = on_event;
     p->user = u;
     rc = di_submit(w->engine, p, &r, st);
@@ -128,6 +136,8 @@ static void cancel_all(wave *w)
 di_code wave_wait(wave *w, uint64_t deadline_ns, void (*tick)(void *arg), void *arg, bool *cut,
                   di_status *st)
 {
+    bool cancelled = false;
+
     *cut = false;
     pthread_mutex_lock(&w->lock);
     while (w->n_done < w->n_submitted) {
@@ -136,8 +146,9 @@ di_code wave_wait(wave *w, uint64_t deadline_ns, void (*tick)(void *arg), void *
                              .tv_nsec = (long)(until % 1000000000u)};
 
         pthread_cond_timedwait(&w->changed, &w->lock, &t);
-        if (!*cut && w->n_done < w->n_submitted && clock_ns() >= deadline_ns) {
-            *cut = true;
+        *cut = *cut || (!cancelled && w->n_done < w->n_submitted && clock_ns() >= deadline_ns);
+        if (!cancelled && (*cut || w->close_ns)) {
+            cancelled = true;
             cancel_all(w);
         }
         pthread_mutex_unlock(&w->lock);
@@ -163,12 +174,15 @@ spread wave_ttft_ms(const wave *w, double *scratch)
 
 spread wave_tpot_ms(const wave *w, double *scratch)
 {
+    double window_ms = (double)(w->close_ns - w->open_ns) * 1e-6;
     size_t n = 0;
 
     for (int i = 0; i < w->n_submitted; i++) {
         const wave_user *u = &w->user[i];
 
-        if (u->n_tokens > 1)
+        if (w->close_ns && u->in_window > 0)
+            scratch[n++] = window_ms / (double)u->in_window;
+        else if (w->goal == 0 && u->n_tokens > 1)
             scratch[n++] = (double)(u->last_ns - u->first_ns) * 1e-6 / (double)(u->n_tokens - 1);
     }
     return spread_of(scratch, n);

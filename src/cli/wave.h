@@ -14,7 +14,8 @@ typedef struct wave_user {
     wave *wave;
     di_request *request;
     uint64_t submit_ns, first_ns, last_ns;
-    int64_t n_tokens, n_prompt, n_wanted;
+    int64_t n_tokens, n_prompt;
+    int64_t in_window; /* tokens */
     bool done;
 } wave_user;
 
@@ -25,11 +26,14 @@ struct wave {
     pthread_mutex_t lock; /* everything below and users */
     pthread_cond_t changed;
     int n_first, n_done;
-    double *gap_ms; /* between two events with tokens of one request */
+    double
+        *gap_ms; /* between two events with tokens of one request, in the window if there is one */
     size_t n_gaps, cap_gaps;
-    /* From when every request has its first token until the first one ends. */
+    /* With goal > 0: from when every request has its first token until so many more have come, or
+     * the first request ends. Then the rest is cancelled. No window when one has ended before. */
+    int64_t goal;
     uint64_t open_ns, close_ns;
-    int64_t window_tokens;
+    int64_t window_tokens, n_ended;
     di_stats begin, open, close; /* at the first submission, and at the ends of the window */
     di_status st;                /* of a request that failed */
 };
@@ -47,6 +51,7 @@ di_code wave_submit(wave *w, di_request_params *p, di_status *st);
 di_code wave_wait(wave *w, uint64_t deadline_ns, void (*tick)(void *arg), void *arg, bool *cut,
                   di_status *st);
 
-/* Times of the requests that have ended: to the first token, and per further token. */
+/* Times of the requests: to the first token, and per further token (in the window if there is one).
+ */
 spread wave_ttft_ms(const wave *w, double *scratch);
 spread wave_tpot_ms(const wave *w, double *scratch);
