@@ -443,21 +443,25 @@ done:
 
 static di_code parse_seq(parser *p, ebnf_node **out)
 {
-    ebnf_node *seq = NULL, **end = &seq, *v = NULL;
-    di_code rc;
+    ebnf_node *first = NULL, *last = NULL, *v = NULL;
+    di_code rc = DI_OK;
 
-    DI_TRY(new_node(p, EBNF_SEQ, &seq));
-    end = &seq->child;
     for (;;) {
         skip_blanks(p);
         if (p->at == p->end || *p->at == '|' || *p->at == ')' || at_rule(p))
             break;
         DI_TRY(parse_atom(p, &v));
         DI_TRY(parse_counts(p, &v));
-        *end = v;
-        end = &v->next;
+        if (last)
+            last->next = v;
+        else
+            first = v;
+        last = v;
     }
-    *out = seq;
+    DI_TRY(new_node(p, EBNF_SEQ, &v));
+    DI_CHECK(v);
+    v->child = first;
+    *out = v;
 done:
     return rc;
 }
