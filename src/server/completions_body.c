@@ -11,21 +11,22 @@
 #define DEFAULT_TOKENS 16
 #define MAX_BIAS       1024
 
-static di_code new_prompt(completion_body *b, completion_prompt **out, di_status *st)
+/* NULL: there are too many, *st says so. */
+static completion_prompt *new_prompt(completion_body *b, di_status *st)
 {
-    if (b->n_prompts == COMPLETION_MAX_PROMPTS)
-        return di_fail(st, DI_E_INVALID, "prompt holds more than %d prompts",
-                       COMPLETION_MAX_PROMPTS);
-    *out = &b->prompt[b->n_prompts++];
-    return DI_OK;
+    if (b->n_prompts < COMPLETION_MAX_PROMPTS)
+        return &b->prompt[b->n_prompts++];
+    di_fail(st, DI_E_INVALID, "prompt holds more than %d prompts", COMPLETION_MAX_PROMPTS);
+    return NULL;
 }
 
 static di_code read_text_prompt(completion_body *b, const backend *be, json_read *r, di_status *st)
 {
-    completion_prompt *p = NULL;
+    completion_prompt *p = new_prompt(b, st);
     di_code rc;
 
-    DI_TRY(new_prompt(b, &p, st));
+    if (!p)
+        return st->code;
     DI_TRY(field_text(r, "prompt", b->mem, &p->text, &p->n_text, st));
     if (be->info.bos >= 0)
         DI_TRY(tok_ids_push(&p->ids, be->info.bos, st));
@@ -39,10 +40,11 @@ done:
 /* The rest of a list of ids whose first element comes next. */
 static di_code read_id_prompt(completion_body *b, const backend *be, json_read *r, di_status *st)
 {
-    completion_prompt *p = NULL;
+    completion_prompt *p = new_prompt(b, st);
     di_code rc;
 
-    DI_TRY(new_prompt(b, &p, st));
+    if (!p)
+        return st->code;
     do {
         int32_t id;
 
