@@ -26,3 +26,11 @@ di_test(grammar_test SOURCES ${CMAKE_CURRENT_LIST_DIR}/grammar_test.c USES base 
         LABELS unit thread)
 add_dependencies(grammar_test fake_llguidance)
 target_compile_definitions(grammar_test PRIVATE FAKE_LIBRARY="$<TARGET_FILE:fake_llguidance>")
+
+# Random answers under every golden schema, checked by the Python package jsonschema.
+di_program(grammar_walks SOURCES ${CMAKE_CURRENT_LIST_DIR}/walks.c USES base tokenizer grammar)
+add_dependencies(grammar_walks di_data)
+set_target_properties(grammar_walks PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+if(TARGET deepinfer)
+  di_pytest(test_walks tests/grammar/test_walks.py LABELS unit TIMEOUT 600)
+endif()
