@@ -29,6 +29,15 @@ void call_open(call *k, const call_ops *ops, conn *c, bool stream)
     atomic_fetch_add_explicit(&l->srv->n_calls, 1, memory_order_relaxed);
 }
 
+static void forget_call(call *k)
+{
+    loop *l = k->loop;
+
+    l->n_calls--;
+    atomic_fetch_sub_explicit(&l->srv->n_calls, 1, memory_order_relaxed);
+    k->ops->free(k);
+}
+
 static void call_free(call *k)
 {
     loop *l = k->loop;
@@ -36,9 +45,7 @@ static void call_free(call *k)
     metric_finished(&l->m, k->finish);
     if (k->n_relays)
         metric_observe(&l->m, METRIC_request_latency, clock_ns() - k->begin_ns, 1);
-    l->n_calls--;
-    atomic_fetch_sub_explicit(&l->srv->n_calls, 1, memory_order_relaxed);
-    k->ops->free(k);
+    forget_call(k);
 }
 
 di_code call_submit(call *k, int index, const di_request_params *p, di_status *st)
@@ -71,6 +78,12 @@ void call_detach(call *k)
     cancel_all(k);
     if (k->n_open == 0)
         call_free(k);
+}
+
+void call_close(call *k)
+{
+    k->conn->call = NULL;
+    forget_call(k);
 }
 
 void call_hold(call *k)

@@ -9,6 +9,7 @@
 
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "server/offload.h"
 
 /* Log-probabilities as the insides of the four lists that the format has. */
 typedef struct lists {
@@ -421,48 +422,61 @@ static di_code submit_all(completion *m, const completion_body *b, di_status *st
     return rc;
 }
 
-static void free_body(completion_body *b)
+/* A body that was read, or why not. */
+typedef struct reading {
+    completion_body body;
+    di_status st;
+} reading;
+
+static void *make_reading(const server *s, const str *body)
 {
-    if (b)
-        completion_body_fini(b);
-    mem_free(b);
+    reading *r = mem_try_calloc(1, sizeof *r);
+
+    if (r)
+        completion_read(&r->body, s, str_text(body), body->len, &r->st);
+    return r;
 }
 
-void handle_completions(conn *c)
+static void run_completion(conn *c, const completion_body *b)
 {
-    const server *s = c->loop->srv;
-    completion_body *b = mem_try_calloc(1, sizeof *b);
-    completion *m = NULL;
     di_status st = {0};
-    di_code rc;
+    completion *m = new_completion(c, b, &st);
 
-    if (!b) {
-        rc = di_fail(&st, DI_E_NOMEM, "no memory for a request");
-        goto done;
-    }
-    DI_TRY(completion_read(b, s, str_text(&c->req.body), c->req.body.len, &st));
-    if (!server_knows_model(s, b->model, strlen(b->model))) {
-        conn_error(c, &(error_body){.status = 404,
-                                    .message = "there is no such model here",
-                                    .param = "model",
-                                    .code = "model_not_found"});
-        goto done;
-    }
-    m = new_completion(c, b, &st);
     if (!m) {
-        rc = st.code;
-        goto done;
+        conn_fail(c, &st);
+        return;
     }
     call_open(&m->base, &completion_ops, c, b->stream);
     if (b->echo)
         echo_prompts(m, b);
-    rc = submit_all(m, b, &st);
-    if (rc != DI_OK)
+    if (submit_all(m, b, &st) != DI_OK) {
         call_abandon(&m->base);
-    else if (b->stream)
-        conn_begin_stream(c, "text/event-stream");
-done:
-    if (rc != DI_OK)
         conn_fail(c, &st);
-    free_body(b);
+    } else if (b->stream) {
+        conn_begin_stream(c, "text/event-stream");
+    }
+}
+
+static void finish_reading(conn *c, void *result)
+{
+    reading *r = result;
+
+    if (c && r->st.code != DI_OK)
+        conn_fail(c, &r->st);
+    else if (c && !server_knows_model(c->loop->srv, r->body.model, strlen(r->body.model)))
+        conn_error(c, &(error_body){.status = 404,
+                                    .message = "there is no such model here",
+                                    .param = "model",
+                                    .code = "model_not_found"});
+    else if (c)
+        run_completion(c, &r->body);
+    completion_body_fini(&r->body);
+    mem_free(r);
+}
+
+void handle_completions(conn *c)
+{
+    static const offload_ops ops = {.make = make_reading, .finish = finish_reading};
+
+    offload(c, &ops);
 }

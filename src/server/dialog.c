@@ -17,12 +17,11 @@
 #include "recipe/request.h"
 #include "recipe/stream.h"
 #include "server/demand.h"
+#include "server/offload.h"
 #include "server/server_internal.h"
 
 #define MAX_CHOICES  64
 #define MAX_WARNINGS 1000
-
-#define INLINE_BYTES (16 << 10) /* of a body that is read on the loop; longer ones on a worker */
 
 typedef struct dialog {
     call base;
@@ -477,7 +476,7 @@ static void handle_dialog(conn *c, recipe_protocol protocol)
     d->body = c->req.body;
     c->req.body = (str){0};
     call_open(&d->base, &dialog_ops, c, false);
-    if (d->body.len <= INLINE_BYTES)
+    if (d->body.len <= OFFLOAD_INLINE_BYTES)
         read_body(d);
     if (d->is_read && (d->failed || d->q.constraint.kind == RECIPE_CONSTRAINT_NONE)) {
         proceed(d);
@@ -509,48 +508,88 @@ void handle_messages(conn *c)
 
 /* ---- prompts alone ---- */
 
-static void reply_prompt(conn *c, recipe_protocol protocol)
-{
-    recipe_request q = {0};
-    recipe_error e = {0};
-    tok_ids ids = {0};
-    str text = {0}, out = {0};
-    json_write w = {.out = &out};
+/* JSON, or why not. */
+typedef struct shown {
+    recipe_protocol protocol;
+    str json;
+    recipe_error error; /* status 0: json is the answer */
+} shown;
 
-    if (!read_prompt(c->loop->srv, protocol, &c->req.body, &q, &ids, &text, &e)) {
-        reply_error(c, protocol, &e);
-    } else if (protocol == RECIPE_PROTOCOL_MESSAGES) {
-        jw_object(&w);
-        jw_key(&w, "input_tokens");
-        jw_int(&w, (int64_t)ids.n);
-        jw_end(&w);
-        conn_reply_json(c, 200, &out);
-    } else {
-        jw_object(&w);
-        jw_key(&w, "prompt");
-        jw_string(&w, str_text(&text), text.len);
-        jw_key(&w, "count");
-        jw_int(&w, (int64_t)ids.n);
-        jw_key(&w, "tokens");
-        jw_array(&w);
-        for (size_t i = 0; i < ids.n; i++)
-            jw_int(&w, ids.ids[i]);
-        jw_end(&w);
-        jw_end(&w);
-        conn_reply_json(c, 200, &out);
+static void write_prompt(json_write *w, const tok_ids *ids, const str *text)
+{
+    jw_object(w);
+    jw_key(w, "prompt");
+    jw_string(w, str_text(text), text->len);
+    jw_key(w, "count");
+    jw_int(w, (int64_t)ids->n);
+    jw_key(w, "tokens");
+    jw_array(w);
+    for (size_t i = 0; i < ids->n; i++)
+        jw_int(w, ids->ids[i]);
+    jw_end(w);
+    jw_end(w);
+}
+
+static void *make_shown(const server *s, recipe_protocol protocol, const str *body)
+{
+    shown *a = mem_try_calloc(1, sizeof *a);
+    recipe_request q = {0};
+    tok_ids ids = {0};
+    str text = {0};
+
+    if (!a)
+        return NULL;
+    a->protocol = protocol;
+    if (read_prompt(s, protocol, body, &q, &ids, &text, &a->error)) {
+        json_write w = {.out = &a->json};
+
+        if (protocol == RECIPE_PROTOCOL_MESSAGES) {
+            jw_object(&w);
+            jw_key(&w, "input_tokens");
+            jw_int(&w, (int64_t)ids.n);
+            jw_end(&w);
+        } else {
+            write_prompt(&w, &ids, &text);
+        }
     }
     recipe_request_fini(&q);
     tok_ids_fini(&ids);
     str_fini(&text);
-    str_fini(&out);
+    return a;
+}
+
+static void finish_shown(conn *c, void *result)
+{
+    shown *a = result;
+
+    if (c && a->error.status)
+        reply_error(c, a->protocol, &a->error);
+    else if (c)
+        conn_reply_json(c, 200, &a->json);
+    str_fini(&a->json);
+    mem_free(a);
+}
+
+static void *make_count(const server *s, const str *body)
+{
+    return make_shown(s, RECIPE_PROTOCOL_MESSAGES, body);
+}
+
+static void *make_prompt_text(const server *s, const str *body)
+{
+    return make_shown(s, RECIPE_PROTOCOL_CHAT, body);
 }
 
 void handle_count_tokens(conn *c)
 {
-    reply_prompt(c, RECIPE_PROTOCOL_MESSAGES);
+    static const offload_ops ops = {.make = make_count, .finish = finish_shown};
+
+    offload(c, &ops);
 }
 
 void handle_apply_template(conn *c)
 {
-    reply_prompt(c, RECIPE_PROTOCOL_CHAT);
+    static const offload_ops ops = {.make = make_prompt_text, .finish = finish_shown};
+
+    offload(c, &ops);
 }

@@ -1,8 +1,9 @@
 /* Endpoints that do not run the model: health, models, metrics, tokens. */
 #include <string.h>
 
-#include "base/clock.h"
+#include "base/mem.h"
 #include "server/fields.h"
+#include "server/offload.h"
 #include "server/server_internal.h"
 
 /* ---- health ---- */
@@ -256,29 +257,33 @@ static void write_tokens(const server *s, const tok_ids *ids, bool with_text, st
     jw_end(&w);
 }
 
-void handle_tokenize(conn *c)
+static void *make_tokens(const server *s, const str *body)
 {
-    const server *s = c->loop->srv;
+    offload_answer *a = mem_try_calloc(1, sizeof *a);
     tokenize_body b = {0};
     tok_ids ids = {0};
-    str out = {0};
     json_read r;
-    di_status st = {0};
     di_code rc;
 
-    json_open(&r, str_text(&c->req.body), c->req.body.len, "the body");
-    DI_TRY(read_tokenize(&b, &r, &st));
-    DI_TRY(tokenizer_encode(s->be->tok, str_text(&b.prompt), b.prompt.len, b.special, &ids, &st));
-    write_tokens(s, &ids, b.with_text, &out);
+    if (!a)
+        return NULL;
+    json_open(&r, str_text(body), body->len, "the body");
+    DI_TRY(read_tokenize(&b, &r, &a->st));
+    DI_TRY(
+        tokenizer_encode(s->be->tok, str_text(&b.prompt), b.prompt.len, b.special, &ids, &a->st));
+    write_tokens(s, &ids, b.with_text, &a->json);
 done:
     json_close(&r);
-    if (rc == DI_OK)
-        conn_reply_json(c, 200, &out);
-    else
-        conn_fail(c, &st);
     str_fini(&b.prompt);
-    str_fini(&out);
     tok_ids_fini(&ids);
+    return a;
+}
+
+void handle_tokenize(conn *c)
+{
+    static const offload_ops ops = {.make = make_tokens, .finish = offload_reply};
+
+    offload(c, &ops);
 }
 
 static di_code read_detokenize(const server *s, json_read *r, tok_ids *ids, bool *skip_special,
@@ -314,31 +319,35 @@ done:
     return rc;
 }
 
-void handle_detokenize(conn *c)
+static void *make_text(const server *s, const str *body)
 {
-    const server *s = c->loop->srv;
+    offload_answer *a = mem_try_calloc(1, sizeof *a);
     bool skip_special = false;
     tok_ids ids = {0};
-    str text = {0}, out = {0};
-    json_write w = {.out = &out};
+    str text = {0};
     json_read r;
-    di_status st = {0};
-    di_code rc;
 
-    json_open(&r, str_text(&c->req.body), c->req.body.len, "the body");
-    rc = read_detokenize(s, &r, &ids, &skip_special, &st);
-    json_close(&r);
-    if (rc == DI_OK) {
+    if (!a)
+        return NULL;
+    json_open(&r, str_text(body), body->len, "the body");
+    if (read_detokenize(s, &r, &ids, &skip_special, &a->st) == DI_OK) {
+        json_write w = {.out = &a->json};
+
         tokenizer_decode(s->be->tok, ids.ids, ids.n, skip_special, &text);
         jw_object(&w);
         jw_key(&w, "prompt");
         jw_string(&w, str_text(&text), text.len);
         jw_end(&w);
-        conn_reply_json(c, 200, &out);
-    } else {
-        conn_fail(c, &st);
     }
+    json_close(&r);
     tok_ids_fini(&ids);
     str_fini(&text);
-    str_fini(&out);
+    return a;
+}
+
+void handle_detokenize(conn *c)
+{
+    static const offload_ops ops = {.make = make_text, .finish = offload_reply};
+
+    offload(c, &ops);
 }

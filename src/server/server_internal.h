@@ -200,6 +200,8 @@ void call_abandon(call *k);
 /* Keep k alive while something else than the back end works for it; call_release says whether it
  * still has its client, and frees it if not. */
 void call_hold(call *k);
+/* Nothing was submitted and nothing will be: the connection is free for another call. Frees k. */
+void call_close(call *k);
 bool call_release(call *k);
 /* The client has its answer (or has gone): cancel what still runs, let go of the connection. */
 void call_detach(call *k);
