@@ -15,7 +15,9 @@
 typedef struct builder {
     json_read r;
     arena *mem;
-    size_t left; /* values that may still be read */
+    size_t left;         /* values that may still be read */
+    jtree_wanted wanted; /* members of the outermost object; NULL = all */
+    const void *ctx;
     di_status *st;
 } builder;
 
@@ -197,8 +199,12 @@ static jtree *read_object(builder *b)
 
     if (ok)
         at = &t->child;
-    while (ok && json_key(&b->r, &key, &n))
-        ok = read_member(b, &k, key, n, &at);
+    while (ok && json_key(&b->r, &key, &n)) {
+        if (b->wanted && b->r.depth == 1 && !b->wanted(b->ctx, key, n))
+            ok = json_skip(&b->r, b->st) == DI_OK;
+        else
+            ok = read_member(b, &k, key, n, &at);
+    }
     if (ok)
         t->n = k.n;
     map_free(k.index);
@@ -231,9 +237,10 @@ static jtree *read_value(builder *b)
     return t && json_null(&b->r, b->st) == DI_OK ? t : NULL;
 }
 
-const jtree *jtree_parse(const char *text, size_t n, arena *mem, const char *name, di_status *st)
+const jtree *jtree_parse_some(const char *text, size_t n, arena *mem, const char *name,
+                              jtree_wanted wanted, const void *ctx, di_status *st)
 {
-    builder b = {.mem = mem, .left = JTREE_MAX_VALUES, .st = st};
+    builder b = {.mem = mem, .left = JTREE_MAX_VALUES, .wanted = wanted, .ctx = ctx, .st = st};
     const jtree *t;
 
     json_open(&b.r, text, n, name);
@@ -242,6 +249,11 @@ const jtree *jtree_parse(const char *text, size_t n, arena *mem, const char *nam
         t = NULL;
     json_close(&b.r);
     return t;
+}
+
+const jtree *jtree_parse(const char *text, size_t n, arena *mem, const char *name, di_status *st)
+{
+    return jtree_parse_some(text, n, mem, name, NULL, NULL, st);
 }
 
 const jtree *jtree_find(const jtree *t, const char *key, size_t n)

@@ -13,9 +13,8 @@
 #include "base/json_read.h"
 #include "base/str.h"
 
-/* Values in one document: a body of a few bytes per value cannot take 30 times its size for long.
- */
-#define JTREE_MAX_VALUES 2000000
+/* Values in one document: a body of two bytes per value would take 32 times its size. */
+#define JTREE_MAX_VALUES 500000
 
 typedef enum jtree_number { JTREE_I64, JTREE_U64, JTREE_REAL } jtree_number;
 
@@ -40,6 +39,12 @@ struct jtree {
 /* Read text[0..n), which must be one value. `name` is for messages. NULL and a failed status:
  * FORMAT (malformed, a number beyond double, too many values), NOMEM. */
 const jtree *jtree_parse(const char *text, size_t n, arena *mem, const char *name, di_status *st);
+
+/* The same for an object of which only some members are kept: the others are checked and left out.
+ */
+typedef bool (*jtree_wanted)(const void *ctx, const char *key, size_t n);
+const jtree *jtree_parse_some(const char *text, size_t n, arena *mem, const char *name,
+                              jtree_wanted wanted, const void *ctx, di_status *st);
 
 /* The member with this key; NULL when there is none, or when t is no object (NULL included). */
 const jtree *jtree_get(const jtree *t, const char *key);

@@ -239,6 +239,14 @@ bool settings_json_word(const recipe_chat *c);
 bool echo_fill(reading *rd, const jtree *body);
 
 /* ---- one per protocol ---- */
+
+/* The members of a body that its reader looks at. */
+typedef struct field_list {
+    const field *fields;
+    size_t n;
+} field_list;
+extern const field_list chat_fields, responses_fields, messages_fields;
+
 bool request_read_chat(reading *rd, const jtree *body);
 bool request_read_responses(reading *rd, const jtree *body);
 bool request_read_messages(reading *rd, const jtree *body);

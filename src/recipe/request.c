@@ -17,6 +17,19 @@ static size_t block_bytes(size_t n_body)
     return n < MIN_BLOCK ? MIN_BLOCK : n;
 }
 
+/* Members that nobody reads are not kept for as long as the answer takes. */
+static bool is_read(const void *ctx, const char *key, size_t n)
+{
+    static const field_list *const lists[] = {&chat_fields, &responses_fields, &messages_fields};
+    const recipe_request *q = ctx;
+    const field_list *l = lists[q->protocol];
+
+    for (size_t i = 0; i < l->n; i++)
+        if (json_key_is(key, n, l->fields[i].key))
+            return true;
+    return false;
+}
+
 static bool read_body(reading *rd, const jtree *body)
 {
     switch (rd->q->protocol) {
@@ -46,7 +59,7 @@ bool recipe_request_parse(recipe_request *q, recipe_protocol protocol, const rec
     q->mem = rd.mem = arena_new(block_bytes(n));
     if (!q->mem)
         return out_of_memory(&rd);
-    t = jtree_parse(body, n, q->mem, "request body", &st);
+    t = jtree_parse_some(body, n, q->mem, "request body", is_read, q, &st);
     if (!t) {
         e->parse = true;
         recipe_error_from(e, &st);

@@ -567,6 +567,8 @@ static bool check_json_word(reading *rd, const answer_format *f)
                             "'response_format' of type 'json_object'.");
 }
 
+const field_list chat_fields = {body_fields, N_FIELDS};
+
 /* The checks in the order in which the recipe reports faults (spec recipe.md 2.0). */
 bool request_read_chat(reading *rd, const jtree *body)
 {

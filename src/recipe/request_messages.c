@@ -765,6 +765,8 @@ static bool apply_settings(reading *rd, const jtree *const *f)
     return settings_apply(rd, &s);
 }
 
+const field_list messages_fields = {body_fields, N_FIELDS};
+
 /* The checks in the order in which the recipe reports faults (spec recipe.md 2.0). */
 bool request_read_messages(reading *rd, const jtree *body)
 {

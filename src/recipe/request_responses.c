@@ -663,6 +663,8 @@ static bool apply_settings(reading *rd, const jtree *const *f)
     return true;
 }
 
+const field_list responses_fields = {body_fields, N_FIELDS};
+
 /* The checks in the order in which the recipe reports faults (spec recipe.md 2.0). */
 bool request_read_responses(reading *rd, const jtree *body)
 {

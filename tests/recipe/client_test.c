@@ -255,6 +255,30 @@ static void test_a_prompt_that_is_too_long_has_a_code(void **state)
     assert_string_equal(e.code, "context_length_exceeded");
 }
 
+/* A body of many values is refused before it takes a multiple of its size; what nobody reads is not
+ * kept, whatever its size. */
+static void test_many_values_do_not_fill_the_memory(void **state)
+{
+    str list = {0}, body = {0};
+
+    (void)state;
+    str_puts(&list, "[0");
+    for (int i = 0; i < JTREE_MAX_VALUES; i++)
+        str_puts(&list, ",0");
+    str_putc(&list, ']');
+    str_printf(&body, "{" MODEL ", " MESSAGES ", \"unknown\": %s}", str_text(&list));
+    accepts(RECIPE_PROTOCOL_CHAT, str_text(&body));
+    assert_true(arena_bytes(q.mem) < 100000);
+    str_clear(&body);
+    str_printf(&body, "{" MODEL ", " MESSAGES ", \"stop\": %s}", str_text(&list));
+    refuses(RECIPE_PROTOCOL_CHAT, str_text(&body), 400, "values");
+    str_clear(&body);
+    str_printf(&body, "{" MODEL ", " MESSAGES ", \"unknown\": [1,]}");
+    refuses(RECIPE_PROTOCOL_CHAT, str_text(&body), 400, "request body:1:");
+    str_fini(&list);
+    str_fini(&body);
+}
+
 static void test_messages_tools_with_a_type(void **state)
 {
     (void)state;
@@ -656,6 +680,7 @@ int main(void)
         cmocka_unit_test(test_earlier_responses_are_not_ignored),
         cmocka_unit_test(test_logprobs_by_include),
         cmocka_unit_test(test_a_prompt_that_is_too_long_has_a_code),
+        cmocka_unit_test(test_many_values_do_not_fill_the_memory),
         cmocka_unit_test(test_messages_tools_with_a_type),
         cmocka_unit_test(test_messages_blocks_of_real_clients),
         cmocka_unit_test(test_messages_any_needs_a_call_without_thinking),
