@@ -12,9 +12,13 @@
 #include <xxhash.h>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 
-#define COST_FILE_HEAD "deepinfer-cost 1"
+#define COST_FILE_HEAD "deepinfer-cost 2"
+#define COST_FILE_END  "end\n"
+#define FOLLOW         0.05 /* weight of the newest observation */
+#define DRAFT_FIXED    0.35 /* of a round: what does not depend on its length; a first guess */
 
 int cost_points(int max_rows, int *rows)
 {
@@ -37,6 +41,13 @@ void cost_init(cost_table *t, int n, const int *rows)
         t->rows[i] = rows[i];
         t->factor[i] = 1;
     }
+}
+
+void cost_set_block(cost_table *t, int block)
+{
+    t->block = block < COST_MAX_BLOCK ? block : COST_MAX_BLOCK;
+    for (int b = 1; b <= t->block; b++)
+        t->draft_factor[b] = DRAFT_FIXED + (1 - DRAFT_FIXED) * b / t->block;
 }
 
 void cost_set(cost_table *t, int point, double step_us, double draft_us)
@@ -69,9 +80,25 @@ double cost_step(const cost_table *t, int rows)
     return t->n ? curve(t, t->us, t->factor, rows) : rows;
 }
 
-double cost_draft(const cost_table *t, int n_seqs)
+double cost_draft(const cost_table *t, int n_seqs, int block)
 {
-    return t->n && n_seqs > 0 ? curve(t, t->draft_us, NULL, n_seqs) : 0;
+    if (t->n == 0 || n_seqs < 1 || block < 1)
+        return 0;
+    return curve(t, t->draft_us, NULL, n_seqs) * (block <= t->block ? t->draft_factor[block] : 1);
+}
+
+/* Observed over measured; a stall of the machine is not a trend. */
+static double ratio_of(double us, double measured)
+{
+    return fmin(fmax(us / measured, 0.25), 4.0);
+}
+
+void cost_observe_draft(cost_table *t, int n_seqs, int block, double us)
+{
+    double measured = t->n && n_seqs > 0 ? curve(t, t->draft_us, NULL, n_seqs) : 0;
+
+    if (measured > 0 && us > 0 && block >= 1 && block <= t->block)
+        t->draft_factor[block] += FOLLOW * (ratio_of(us, measured) - t->draft_factor[block]);
 }
 
 void cost_observe(cost_table *t, int rows, double us)
@@ -81,12 +108,12 @@ void cost_observe(cost_table *t, int rows, double us)
 
     if (!(measured > 0) || !(us > 0))
         return;
-    ratio = fmin(fmax(us / measured, 0.25), 4.0); /* a stall of the machine is not a trend */
+    ratio = ratio_of(us, measured);
     while (i < t->n - 1 && t->rows[i] < rows)
         i++;
-    t->factor[i] += 0.05 * (ratio - t->factor[i]);
+    t->factor[i] += FOLLOW * (ratio - t->factor[i]);
     if (i > 0 && t->rows[i] != rows)
-        t->factor[i - 1] += 0.05 * (ratio - t->factor[i - 1]);
+        t->factor[i - 1] += FOLLOW * (ratio - t->factor[i - 1]);
 }
 
 /* ---- file ---- */
@@ -116,6 +143,7 @@ di_code cost_save(const cost_table *t, const char *dir, const char *key, di_stat
     fprintf(f, COST_FILE_HEAD "\n%s\n%d\n", key, t->n);
     for (int i = 0; i < t->n; i++)
         fprintf(f, "%d %.3f %.3f\n", t->rows[i], t->us[i], t->draft_us[i]);
+    fputs(COST_FILE_END, f);
     bad = ferror(f) != 0;
     if (fclose(f) != 0 || bad || rename(temp, path) != 0) {
         rc = di_fail(st, DI_E_IO, "could not write \"%s\": %s", path, errno_text(errno));
@@ -140,7 +168,7 @@ static bool parse(cost_table *t, const char *text)
             return false;
         t->factor[i] = 1;
     }
-    return text[used] == 0;
+    return strcmp(text + used, COST_FILE_END) == 0;
 }
 
 di_code cost_load(cost_table *t, const char *dir, const char *key, bool *found, di_status *st)
@@ -153,10 +181,15 @@ di_code cost_load(cost_table *t, const char *dir, const char *key, bool *found, 
     DI_TRY(file_path(path, sizeof path, dir, key, st));
     if (access(path, R_OK) != 0)
         return DI_OK;
-    DI_TRY(file_read(&text, &n, path, 1 << 16, st));
-    *found = n > head + key_len && memcmp(text, COST_FILE_HEAD "\n", head) == 0 &&
+    *found = file_read(&text, &n, path, 1 << 16, NULL) == DI_OK && n > head + key_len &&
+             memcmp(text, COST_FILE_HEAD "\n", head) == 0 &&
              memcmp(text + head, key, key_len) == 0 && text[head + key_len] == '\n' &&
              parse(t, text + head + key_len + 1);
+    if (!*found)
+        log_warn(LOG_MODEL,
+                 "the cost table \"%s\" is damaged or from another version: steps are "
+                 "measured again",
+                 path);
 done:
     mem_free(text);
     return rc;

@@ -7,7 +7,9 @@
 #include <xxhash.h>
 
 #include "base/clock.h"
+#include "base/cpu.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "checkpoint/dummy.h"
 #include "engine/engine_internal.h"
@@ -275,20 +277,25 @@ done:
 static di_code learn_costs(di_engine *e, di_status *st)
 {
     char key[512];
+    di_status lost = {0};
     bool found = false;
     di_code rc = DI_OK;
 
     if ((e->x.draft_block == 0 || e->opt.draft_fixed) && e->opt.decode_latency_ms == 0)
         return DI_OK;
-    snprintf(key, sizeof key, "model %016" PRIx64 " %s %d threads %d seqs %d rows %d drafts",
-             fingerprint(e->model->ckpt), e->model->k->ops->name, pool_n_threads(e->model->k->pool),
-             e->opt.max_seqs, e->opt.max_batched_tokens, e->x.draft_block);
+    snprintf(key, sizeof key,
+             "model %016" PRIx64 " %s %s %d threads of %s, %d seqs %d rows %d drafts",
+             fingerprint(e->model->ckpt), e->model->k->ops->name,
+             e->model->opt.numerics ? e->model->opt.numerics : "release",
+             pool_n_threads(e->model->k->pool), cpu_name(), e->opt.max_seqs,
+             e->opt.max_batched_tokens, e->x.draft_block);
     if (e->opt.cost_dir)
         DI_TRY(cost_load(&e->x.cost, e->opt.cost_dir, key, &found, st));
     if (!found)
         DI_TRY(exec_measure(e, st));
-    if (!found && e->opt.cost_dir)
-        DI_TRY(cost_save(&e->x.cost, e->opt.cost_dir, key, st));
+    if (!found && e->opt.cost_dir && cost_save(&e->x.cost, e->opt.cost_dir, key, &lost) != DI_OK)
+        log_warn(LOG_MODEL, "%s: the next start will measure again", lost.message);
+    cost_set_block(&e->x.cost, e->x.draft_block);
 done:
     return rc;
 }

@@ -58,6 +58,9 @@ typedef struct choice_exec {
     int32_t draft[DSPARK_MAX_DRAFT];
     float conf[DSPARK_MAX_DRAFT];
     sampler *sampler;
+    bool has_survival;
+    float survival[DSPARK_MAX_DRAFT]; /* of its drafts so far, the newest count most */
+    int pause, backoff;               /* steps without drafts: left, of the last pause */
 } choice_exec;
 
 /* Values of a token that were asked for. */
@@ -166,9 +169,10 @@ typedef struct exec {
     calibration cal;
     cost_table cost;
     int draft_block; /* drafts to propose; 0 = none */
-    int draft_pause; /* steps without drafts before the next try */
-    int draft_backoff;
-    double draft_us; /* of a round, recent */
+    bool cpu_clock;  /* see exec_clock_us */
+    int draft_next;  /* length of the next round */
+    uint64_t n_rounds;
+    float survival[DSPARK_MAX_DRAFT]; /* of all drafts so far */
     /* Tests: proposes instead of the draft stages; returns how many. */
     int (*script)(void *arg, const int32_t *ids, int64_t n_ids, int32_t *draft, int max);
     void *script_arg;
@@ -237,6 +241,15 @@ void exec_fini(exec *x);
 void exec_run(di_engine *e, job *j);
 /* Measure the cost table. */
 di_code exec_measure(di_engine *e, di_status *st);
+
+/* Microseconds, to measure what the executing side does: processor time where that is what the work
+ * costs (a back end of one thread on the host), so that other programs do not disturb it. */
+double exec_clock_us(const di_engine *e);
+
+/* drafts.c: lengths of the drafts at hand, into length[part]; the next drafts. */
+void drafts_init(exec *x);
+void drafts_choose(di_engine *e, const job *j);
+void drafts_propose(di_engine *e, job *j);
 
 /* sample.c: tokens of the rows of a step, and their acceptance. */
 void exec_sample(di_engine *e, job *j, int n_seqs, const float *logits);

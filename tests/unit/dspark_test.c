@@ -1,5 +1,6 @@
 /* Calibration, cost curve and verification lengths. */
 #include <math.h>
+#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -69,8 +70,8 @@ static void test_cost_is_linear_between_points(void **state)
     for (int r = 1; r <= 256; r++)
         assert_near(cost_step(&t, r), 100 + 7.0 * r, 1e-9);
     assert_near(cost_step(&t, 512), 2 * (100 + 7.0 * 256), 1e-6);
-    assert_near(cost_draft(&t, 5), 10, 1e-9);
-    assert_near(cost_draft(&t, 0), 0, 1e-9);
+    assert_near(cost_draft(&t, 5, 3), 10, 1e-9);
+    assert_near(cost_draft(&t, 0, 3), 0, 1e-9);
 }
 
 static void test_cost_points_cover_the_range(void **state)
@@ -117,6 +118,61 @@ static void test_cost_survives_a_round_trip_and_refuses_other_keys(void **state)
     assert_false(found);
     snprintf(path, sizeof path, "rm -r %s", dir);
     assert_int_equal(system(path), 0);
+}
+
+static void test_a_damaged_cost_file_counts_as_absent(void **state)
+{
+    char dir[] = "/tmp/cost-XXXXXX", text[4096], command[64], path[320];
+    cost_table t = linear_cost(50, 3), u;
+    struct dirent *entry = NULL;
+    size_t n;
+    bool found;
+    FILE *f;
+    DIR *d;
+
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(cost_save(&t, dir, "a model", NULL), DI_OK);
+    d = opendir(dir);
+    assert_non_null(d);
+    while ((entry = readdir(d)) && entry->d_name[0] == '.')
+        ;
+    assert_non_null(entry);
+    snprintf(path, sizeof path, "%s/%s", dir, entry->d_name);
+    closedir(d);
+    f = fopen(path, "r");
+    n = fread(text, 1, sizeof text, f);
+    fclose(f);
+    for (size_t cut = 0; cut < n; cut += cut < n - 8 ? 7 : 1) { /* cut off anywhere */
+        f = fopen(path, "w");
+        fwrite(text, 1, cut, f);
+        fclose(f);
+        assert_int_equal(cost_load(&u, dir, "a model", &found, NULL), DI_OK);
+        assert_false(found);
+    }
+    text[strlen("deepinfer-cost ")]++; /* of another version */
+    f = fopen(path, "w");
+    fwrite(text, 1, n, f);
+    fclose(f);
+    assert_int_equal(cost_load(&u, dir, "a model", &found, NULL), DI_OK);
+    assert_false(found);
+    snprintf(command, sizeof command, "rm -r %s", dir);
+    assert_int_equal(system(command), 0);
+}
+
+static void test_cost_of_short_draft_rounds_follows_what_is_observed(void **state)
+{
+    cost_table t = linear_cost(100, 1);
+
+    (void)state;
+    cost_set_block(&t, 5);
+    assert_near(cost_draft(&t, 3, 5), 10, 1e-9);
+    assert_true(cost_draft(&t, 3, 1) < cost_draft(&t, 3, 2));
+    for (int i = 0; i < 400; i++)
+        cost_observe_draft(&t, 3, 2, 7);
+    assert_near(cost_draft(&t, 3, 2), 7, 0.1);
+    assert_near(cost_draft(&t, 3, 5), 10, 1e-9);
+    assert_near(cost_draft(&t, 3, 0), 0, 1e-9);
 }
 
 /* The best of all length vectors, by trying them. */
@@ -190,6 +246,8 @@ int main(void)
         cmocka_unit_test(test_cost_points_cover_the_range),
         cmocka_unit_test(test_cost_follows_what_is_observed),
         cmocka_unit_test(test_cost_survives_a_round_trip_and_refuses_other_keys),
+        cmocka_unit_test(test_a_damaged_cost_file_counts_as_absent),
+        cmocka_unit_test(test_cost_of_short_draft_rounds_follows_what_is_observed),
         cmocka_unit_test(test_lengths_reach_the_best_rate),
         cmocka_unit_test(test_lengths_respect_the_row_limit),
     };
