@@ -161,10 +161,11 @@ void call_turn(void *owner, relay *r, bool done)
         k->ops->turn(k);
     if (k->n_open)
         return;
+    /* Held: the client may go while its answer is written, which would free k under `end`. */
+    call_hold(k);
     if (k->conn) {
         k->answered = true;
-        k->ops->end(k); /* answers, which detaches and frees */
-        return;
+        k->ops->end(k); /* answers, which detaches */
     }
-    call_free(k);
+    call_release(k);
 }

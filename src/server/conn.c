@@ -39,6 +39,14 @@ static void uncharge(conn *c)
     c->body_charged = 0;
 }
 
+/* An answer that the client has not taken yet counts as a running request: a drain waits for it. */
+static void count_flushing(conn *c, bool on)
+{
+    if (on != c->flushing)
+        atomic_fetch_add_explicit(&c->loop->srv->n_calls, on ? 1 : -1, memory_order_relaxed);
+    c->flushing = on;
+}
+
 void conn_close(conn *c)
 {
     loop *l = c->loop;
@@ -61,6 +69,7 @@ void conn_close(conn *c)
     c->tls = NULL;
     close(c->fd);
     uncharge(c);
+    count_flushing(c, false);
     keys_release(c);
     *(c->prev ? &c->prev->next : &l->first) = c->next;
     if (c->next)
@@ -98,6 +107,7 @@ static void answered(conn *c)
     uint64_t now = clock_ns();
 
     uncharge(c);
+    count_flushing(c, false);
     keys_release(c);
     c->begin_ns = c->progress_ns = now;
     if (c->out)
@@ -196,6 +206,8 @@ static void finish(conn *c)
     c->state = CONN_FLUSH;
     if (pending(c) == 0)
         answered(c);
+    else
+        count_flushing(c, true);
 }
 
 static void write_head(conn *c, str *h, int status, const char *type, const char *extra)

@@ -92,7 +92,7 @@ struct conn {
     void *tls; /* NULL = plain */
     struct event read, write;
     conn_state state;
-    bool close_after, watching_close, peer_gone, sent_continue;
+    bool close_after, watching_close, sent_continue, flushing;
     http_request req;
     str early; /* bytes behind the request that is being answered */
     struct evbuffer *out;

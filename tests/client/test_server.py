@@ -642,6 +642,26 @@ def test_sigterm_loses_no_token_and_refuses_new_work():
         assert "draining: 8 requests run" in s.log("draining")
 
 
+def test_sigterm_waits_for_a_slow_reader_of_a_finished_answer():
+    with serve("--script-step-us", 0) as s:
+        c = socket.socket()
+        c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        c.connect(("127.0.0.1", s.port))
+        body = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 25000, "logprobs": 20}).encode()
+        c.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: " +
+                  str(len(body)).encode() + b"\r\n\r\n" + body)
+        s.log("output=25000", timeout=60)
+        s.process.send_signal(signal.SIGTERM)
+        s.log("draining: 1 requests run")
+        c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        got = b""
+        while piece := c.recv(1 << 16):
+            got += piece
+        head, _, rest = got.partition(b"\r\n\r\n")
+        assert len(rest) == int(re.search(rb"content-length: (\d+)", head).group(1)) > 5 << 20
+        assert s.process.wait(10) == 0
+
+
 def test_a_second_signal_cancels():
     with serve("--script-step-us", 20000) as s:
         c = open_stream(s, "a")
