@@ -193,7 +193,7 @@ static bool read_call(reading *rd, const jtree *t, const place *at, recipe_call 
     enum { C_NAME, C_ARGUMENTS, N_FUNCTION };
     static const char *const types[] = {"function", NULL};
     static const field fields[N_CALL] = {{"id", FIELD_STRING, FIELD_REQUIRED, 0, NULL},
-                                         {"type", FIELD_WORD, FIELD_REQUIRED, 0, types},
+                                         {"type", FIELD_WORD, 0, 0, types},
                                          {"function", FIELD_OBJECT, FIELD_REQUIRED, 0, NULL}};
     static const field parts[N_FUNCTION] = {{"name", FIELD_STRING, FIELD_REQUIRED, 0, NULL},
                                             {"arguments", FIELD_STRING, FIELD_REQUIRED, 0, NULL}};
@@ -203,6 +203,8 @@ static bool read_call(reading *rd, const jtree *t, const place *at, recipe_call 
     if (!fields_read(rd, t, at, fields, N_CALL, f) ||
         !fields_read(rd, f[C_FUNCTION], &inner, parts, N_FUNCTION, g))
         return false;
+    if (rd->strict && !f[C_TYPE])
+        return parse_fail(rd, at, "type is missing");
     return call_fill(rd, call, f[C_ID], g[C_NAME], g[C_ARGUMENTS]);
 }
 

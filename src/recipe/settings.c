@@ -329,6 +329,10 @@ bool recipe_resolve_max_tokens(const recipe_request *q, int64_t n_prompt, int64_
     int64_t asked = q->sampling.max_tokens, room = context - n_prompt, limit = 65536;
     int64_t completion = asked > 0 ? asked : 0, all = n_prompt + completion;
 
+    /* Clients of Messages must say max_tokens and say what their largest model can do. */
+    if (q->protocol == RECIPE_PROTOCOL_MESSAGES && q->mode == RECIPE_CLIENT && room > 0 &&
+        asked > room)
+        asked = completion = room;
     if (room < completion) {
         recipe_fail(e, 400,
                     "This model's maximum context length is %lld tokens. However, you requested "

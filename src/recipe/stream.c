@@ -166,6 +166,7 @@ static void begin_call(choice *c, const recipe_event *e)
     for (size_t i = 0; i < chat->n_tools; i++)
         if (chat->tool[i].n_name == e->n && memcmp(chat->tool[i].name, e->text, e->n) == 0)
             call->tool = &chat->tool[i];
+    call->may_wrap = unwrap_may(s, call);
 }
 
 static void end_call(choice *c, const recipe_event *e)
@@ -210,13 +211,57 @@ static void keep_event(choice *c, const recipe_event *e)
     }
 }
 
-static void on_event(void *ctx, const recipe_event *e)
+static void show_event(choice *c, const recipe_event *e)
 {
-    choice *c = ctx;
-
     keep_event(c, e);
     if (!c->s->failed && e->kind != RECIPE_EVENT_CALL_END)
         c->s->shape->event(c->s, c, e);
+}
+
+/* Give out the arguments that are held, or more of them. */
+static void unwrap(choice *c, call_out *call, int idx, const char *more, size_t n, bool ends)
+{
+    str text = {0};
+
+    if (unwrap_take(call, more, n, ends, &text)) {
+        const recipe_event e = {
+            .kind = RECIPE_EVENT_ARGS, .call = idx, .text = text.data, .n = text.len};
+
+        show_event(c, &e);
+    }
+    str_fini(&text);
+}
+
+static void on_event(void *ctx, const recipe_event *e)
+{
+    choice *c = ctx;
+    call_out *call = stream_call(c, e->call);
+    bool args = e->kind == RECIPE_EVENT_ARGS, ends = e->kind == RECIPE_EVENT_CALL_END;
+
+    if ((args || ends) && call && call->may_wrap) {
+        unwrap(c, call, e->call, e->text, e->n, ends);
+        if (args)
+            return;
+    }
+    show_event(c, e);
+}
+
+/* A call that was cut off: what was held is what there is. */
+static void show_held(choice *c)
+{
+    call_out *call = stream_call(c, c->n_calls - 1);
+    str text = {0};
+
+    if (!call || !call->may_wrap || !call->held.len)
+        return;
+    text = call->held;
+    call->held = (str){0};
+    call->may_wrap = false;
+    show_event(c, &(recipe_event){.kind = RECIPE_EVENT_ARGS,
+                                  .call = c->n_calls - 1,
+                                  .text = text.data,
+                                  .n = text.len});
+    str_fini(&text);
 }
 
 /* ---- life ---- */
@@ -263,6 +308,7 @@ static void choice_fini(choice *c)
     for (int i = 0; i < c->n_calls; i++) {
         str_fini(&c->call[i].name);
         str_fini(&c->call[i].arguments);
+        str_fini(&c->call[i].held);
     }
     mem_free(c->call);
     str_fini(&c->reasoning);
@@ -333,6 +379,7 @@ void recipe_stream_finish(recipe_stream *s, int choice_idx, recipe_finish why, i
     if (c->finished)
         return;
     recipe_parser_finish(c->parser);
+    show_held(c);
     c->finished = true;
     c->why = why;
     c->reason = reason_of(c);

@@ -9,6 +9,8 @@ typedef struct call_out {
     char id[36];
     const recipe_tool *tool; /* NULL: not declared */
     str name, arguments;     /* arguments: kept when needed */
+    str held;                /* arguments that may be wrapped, see unwrap.c */
+    bool may_wrap;           /* it is not decided yet, or they are */
 } call_out;
 
 /* One choice while it comes. */
@@ -70,6 +72,15 @@ void put_int(json_write *w, const char *key, int64_t v);
 void put_null(json_write *w, const char *key);
 void put_json(json_write *w, const char *key, const char *json);
 void put_list(json_write *w, const char *key, const str *list);
+
+/* ---- unwrap.c ---- */
+
+/* Can the arguments of this call be wrapped? */
+bool unwrap_may(const recipe_stream *s, const call_out *call);
+
+/* Take more of the arguments. True: *text is what can be given out now, borrowed until the next
+ * call; false: all is held. `ends`: the call is complete. */
+bool unwrap_take(call_out *call, const char *more, size_t n, bool ends, str *text);
 
 /* The call that an event belongs to. */
 call_out *stream_call(choice *c, int call);

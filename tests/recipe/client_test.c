@@ -236,6 +236,27 @@ static void test_earlier_responses_are_not_ignored(void **state)
     assert_string_equal(e.param, "previous_response_id");
 }
 
+static void test_messages_max_tokens_fit_the_context(void **state)
+{
+    int64_t max = 0;
+
+    (void)state;
+    accepts(RECIPE_PROTOCOL_MESSAGES, "{" MODEL ", " MESSAGES ", \"max_tokens\": 32000}");
+    assert_true(recipe_resolve_max_tokens(&q, 90, 100, &max, &e));
+    assert_int_equal(max, 10);
+    assert_false(recipe_resolve_max_tokens(&q, 100, 100, &max, &e));
+}
+
+static void test_calls_without_a_type(void **state)
+{
+    (void)state;
+    refuses_strictly(RECIPE_PROTOCOL_CHAT,
+                     "{" MODEL ", \"messages\": [{\"role\": \"assistant\", \"content\": null, "
+                     "\"tool_calls\": [{\"id\": \"1\", \"function\": {\"name\": \"f\", "
+                     "\"arguments\": \"{}\"}}]}, {\"role\": \"tool\", \"tool_call_id\": \"1\", "
+                     "\"content\": \"r\"}]}");
+}
+
 static void test_logprobs_by_include(void **state)
 {
     (void)state;
@@ -406,6 +427,59 @@ static void ignore_event(void *ctx, const char *event, const char *data, size_t 
     (void)event;
     (void)data;
     (void)n;
+}
+
+/* Row A15 of spec bugs.md: the arguments that a client sees of one call. */
+static void arguments_of(const char *schema, const char *parameters, bool cut_off, const char *want)
+{
+    const recipe_stream_options o = {.id = "x", .model = "m"};
+    recipe_stream *s;
+    arena *mem = arena_new(0);
+    const jtree *t;
+    str body = {0}, text = {0}, out = {0};
+
+    str_printf(&body,
+               "{" MODEL ", " MESSAGES ", " OFF
+               ", \"tools\": [{\"type\": \"function\", \"function\": "
+               "{\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": %s}}}]}",
+               schema);
+    accepts(RECIPE_PROTOCOL_CHAT, str_text(&body));
+    str_printf(&text, "<｜DSML｜ invoke name=\"f\">\n%s%s", parameters,
+               cut_off ? "" : "</｜DSML｜ invoke>");
+    s = recipe_stream_new(&q, &o);
+    recipe_stream_ready(s, 1, 0);
+    for (size_t i = 0; i < text.len; i++)
+        recipe_stream_text(s, 0, text.data + i, 1, 1);
+    recipe_stream_finish(s, 0, cut_off ? RECIPE_FINISH_LENGTH : RECIPE_FINISH_STOP, 0);
+    recipe_stream_whole(s, &out);
+    t = jtree_parse(str_text(&out), out.len, mem, "answer", NULL);
+    t = jtree_get(jtree_get(t, "choices")->child, "message");
+    t = jtree_get(jtree_get(jtree_get(t, "tool_calls")->child, "function"), "arguments");
+    assert_string_equal(t->text, want);
+    recipe_stream_free(s);
+    arena_free(mem);
+    str_fini(&body);
+    str_fini(&text);
+    str_fini(&out);
+}
+
+#define WRAPPED(kind, value)                                                                       \
+    "<｜DSML｜ parameter name=\"arguments\" string=\"" kind "\">" value "</｜DSML｜ parameter>\n"
+
+static void test_wrapped_arguments_are_unwrapped_unless_the_schema_has_them(void **state)
+{
+    const char *plain = "{\"x\": {\"type\": \"integer\"}}", *own = "{\"arguments\": {}}";
+
+    (void)state;
+    arguments_of(plain, WRAPPED("true", "{\"x\": 1}"), false, "{\"x\": 1}");
+    arguments_of(plain, WRAPPED("false", "{\"x\":1}"), false, "{\"x\": 1}");
+    arguments_of(plain, WRAPPED("true", "no object"), false, "{\"arguments\": \"no object\"}");
+    arguments_of(own, WRAPPED("true", "{\"x\": 1}"), false, "{\"arguments\": \"{\\\"x\\\": 1}\"}");
+    arguments_of(plain, "", false, "{}");
+    arguments_of(plain, "<｜DSML｜ parameter name=\"x\" string=\"false\">1</｜DSML｜ parameter>\n",
+                 false, "{\"x\": 1}");
+    arguments_of(plain, "<｜DSML｜ parameter name=\"arguments\" string=\"true\">{\"x", true,
+                 "{\"arguments\": \"{\\\"x");
 }
 
 /* An answer with two calls, spelled in a way that the renderer would not choose. */
@@ -678,6 +752,8 @@ int main(void)
         cmocka_unit_test(test_strict_and_other_tools_may_be_mixed),
         cmocka_unit_test(test_custom_tools_of_any_name),
         cmocka_unit_test(test_earlier_responses_are_not_ignored),
+        cmocka_unit_test(test_messages_max_tokens_fit_the_context),
+        cmocka_unit_test(test_calls_without_a_type),
         cmocka_unit_test(test_logprobs_by_include),
         cmocka_unit_test(test_a_prompt_that_is_too_long_has_a_code),
         cmocka_unit_test(test_many_values_do_not_fill_the_memory),
@@ -688,6 +764,7 @@ int main(void)
         cmocka_unit_test(test_errors_of_messages_have_their_own_body),
         cmocka_unit_test(test_tool_choice_none_hides_the_tools),
         cmocka_unit_test(test_quoted_image_placeholders_stay_text),
+        cmocka_unit_test(test_wrapped_arguments_are_unwrapped_unless_the_schema_has_them),
         cmocka_unit_test(test_replayed_calls_keep_their_sampled_text),
         cmocka_unit_test(test_a_repeated_prefix_is_not_tokenised_again),
         cmocka_unit_test(test_old_calls_are_forgotten),
