@@ -96,9 +96,16 @@ static double ratio_of(double us, double measured)
 void cost_observe_draft(cost_table *t, int n_seqs, int block, double us)
 {
     double measured = t->n && n_seqs > 0 ? curve(t, t->draft_us, NULL, n_seqs) : 0;
+    double before, by;
 
-    if (measured > 0 && us > 0 && block >= 1 && block <= t->block)
-        t->draft_factor[block] += FOLLOW * (ratio_of(us, measured) - t->draft_factor[block]);
+    if (!(measured > 0) || !(us > 0) || block < 1 || block > t->block)
+        return;
+    before = t->draft_factor[block];
+    t->draft_factor[block] += FOLLOW * (ratio_of(us, measured) - before);
+    t->draft_seen[block] = true;
+    by = t->draft_factor[block] / before;
+    for (int b = 1; b <= t->block; b++)
+        t->draft_factor[b] *= t->draft_seen[b] ? 1 : by;
 }
 
 void cost_observe(cost_table *t, int rows, double us)
@@ -111,9 +118,12 @@ void cost_observe(cost_table *t, int rows, double us)
     ratio = ratio_of(us, measured);
     while (i < t->n - 1 && t->rows[i] < rows)
         i++;
-    t->factor[i] += FOLLOW * (ratio - t->factor[i]);
+    t->seen[i] = true;
     if (i > 0 && t->rows[i] != rows)
-        t->factor[i - 1] += FOLLOW * (ratio - t->factor[i - 1]);
+        t->seen[i - 1] = true;
+    for (int k = 0; k < t->n; k++)
+        if (k == i || (k == i - 1 && t->rows[i] != rows) || !t->seen[k])
+            t->factor[k] += FOLLOW * (ratio - t->factor[k]);
 }
 
 /* ---- file ---- */

@@ -16,10 +16,12 @@
 typedef struct cost_table {
     int n; /* points, ascending rows */
     int rows[COST_MAX_POINTS];
-    double us[COST_MAX_POINTS];              /* as measured at start */
-    double factor[COST_MAX_POINTS];          /* running correction: observed / measured */
-    double draft_us[COST_MAX_POINTS];        /* one round of `block` drafts for rows[i] sequences */
-    int block;                               /* 0 = rounds cost the same at any length */
+    double us[COST_MAX_POINTS];       /* as measured at start */
+    double factor[COST_MAX_POINTS];   /* running correction: observed / measured */
+    bool seen[COST_MAX_POINTS];       /* observed; the others follow those that are */
+    double draft_us[COST_MAX_POINTS]; /* one round of `block` drafts for rows[i] sequences */
+    int block;                        /* 0 = rounds cost the same at any length */
+    bool draft_seen[COST_MAX_BLOCK + 1];
     double draft_factor[COST_MAX_BLOCK + 1]; /* a round of so many drafts / draft_us */
 } cost_table;
 
