@@ -18,13 +18,12 @@
 
 typedef struct variant {
     const char *name;
-    int draft_tokens;
-    bool fixed;
     di_engine *e;
+    int draft_tokens;
+    bool fixed, warm;
     double rate[MAX_ROUNDS];
     uint64_t text; /* sum of the hashes of the answers */
     di_stats before;
-    bool warm;
 } variant;
 
 static variant variants[] = {

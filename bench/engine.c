@@ -78,7 +78,7 @@ static void measure_host(const bench_options *o, const char *dir, int drafts, co
     h->engine = rig_engine(m, (di_engine_options){.max_seqs = N_SEQS,
                                                   .max_context = 512,
                                                   .max_batched_tokens = 2048,
-                                                  .kv_tokens = 512 * N_SEQS,
+                                                  .kv_tokens = (int64_t)512 * N_SEQS,
                                                   .draft_tokens = drafts,
                                                   .draft_fixed = drafts > 0});
     for (int r = 0; r < o->rounds; r++)
@@ -118,7 +118,7 @@ static void measure_idle(const bench_options *o, int in_flight, bool no_async)
     di_model *m = rig_model(o, o->model);
     di_engine *e = rig_engine(m, (di_engine_options){.max_seqs = in_flight,
                                                      .max_context = 2048,
-                                                     .kv_tokens = 2048 * in_flight,
+                                                     .kv_tokens = (int64_t)2048 * in_flight,
                                                      .no_async = no_async});
     bench_prompt *prompt;
     idle_case c = {.n_prompts = rig_prompts(&prompt)};

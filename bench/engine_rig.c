@@ -1,8 +1,5 @@
 #include "engine_rig.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #define XXH_INLINE_ALL
@@ -11,18 +8,6 @@
 #include "base/file.h"
 #include "base/json_read.h"
 #include "base/mem.h"
-
-void rig_stop(const char *fmt, ...)
-{
-    va_list ap;
-
-    va_start(ap, fmt);
-    fputs("bench: ", stderr);
-    vfprintf(stderr, fmt, ap);
-    fputc('\n', stderr);
-    va_end(ap);
-    exit(2);
-}
 
 /* ---- options and output ---- */
 

@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #include "deepinfer/deepinfer.h"
 
@@ -63,5 +65,5 @@ bench_time rig_serve(di_engine *e, const bench_load *load, uint64_t *n_tokens);
 /* Hash of tokens and log-probabilities of an event, chained. */
 uint64_t rig_hash(uint64_t h, const di_event *ev);
 
-/* Ends the program. */
-void rig_stop(const char *fmt, ...) __attribute__((noreturn, format(printf, 1, 2)));
+/* Ends the program with a message. */
+#define rig_stop(...) (fprintf(stderr, "bench: " __VA_ARGS__), fputc('\n', stderr), exit(2))

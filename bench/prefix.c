@@ -144,7 +144,7 @@ int main(int argc, char **argv)
     if (config_load(&cfg, o.model, &st) != DI_OK)
         rig_stop("%s", st.message);
     fill(&c, m, N_PROMPT);
-    eo.kv_tokens = 2 * N_PROMPT;
+    eo.kv_tokens = (int64_t)2 * N_PROMPT;
     for (int r = 0; r < o.rounds; r++) {
         di_engine *e;
 

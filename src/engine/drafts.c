@@ -16,7 +16,7 @@
 #define MAX_PAUSE    64 /* at most */
 #define PROBE_BLOCK  2
 #define FEW_SEQS     16    /* up to so many the block is chosen before every round ... */
-#define CHOOSE_EVERY 4     /* ... else every so many rounds */
+#define CHOOSE_EVERY 16    /* ... else every so many rounds */
 #define MEMORY       0.15f /* weight of the newest confidences */
 #define PROBE_MEMORY 0.5f
 #define ALL_MEMORY   0.02f

@@ -122,7 +122,7 @@ static void window_span(const attention_args *a, int row, int64_t *lo, int64_t *
 /* Window keys of n_rows rows of a sequence; bit r of member: row r has the key. */
 static int list_window(const attention_args *a, const attn_scratch *s, int row, int n_rows)
 {
-    int64_t lo[MAX_GROUP], hi[MAX_GROUP], p;
+    int64_t lo[MAX_GROUP] = {0}, hi[MAX_GROUP] = {0}, p;
     int n = 0, seq = a->s->seq[row];
 
     for (int r = 0; r < n_rows; r++)
