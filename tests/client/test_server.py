@@ -3,6 +3,7 @@ import concurrent.futures
 import contextlib
 import json
 import pathlib
+import random
 import re
 import signal
 import socket
@@ -442,6 +443,39 @@ def test_requests_of_clients_that_went_are_cancelled(server):
     server.wait_metric("deepinfer_requests_running", 0, timeout=1)
     assert server.metric("deepinfer_clients_gone_total") == before + 64
     server.wait_metric("deepinfer_http_requests_active", 0)
+
+
+def test_clients_may_go_at_any_byte(server):
+    bodies = [("/v1/completions", {"prompt": "[short]", "max_tokens": 9}),
+              ("/v1/completions", {"prompt": ["a", "[short]"], "max_tokens": 5, "n": 2, "logprobs": 1}),
+              ("/v1/chat/completions", {"messages": [{"role": "user", "content": "[short]"}]}),
+              ("/v1/messages", {"messages": [{"role": "user", "content": "[stops]"}], "max_tokens": 20}),
+              ("/v1/responses", {"input": "[short]"}),
+              ("/tokenize", {"prompt": "word " * 5000})]
+    rng = random.Random(7)
+
+    def one(_):
+        path, body = rng.choice(bodies)
+        text = json.dumps({"model": "tiny", "stream": rng.random() < 0.6, **body}).encode()
+        text = b"POST " + path.encode() + b" HTTP/1.1\r\nhost: a\r\ncontent-length: " + \
+            str(len(text)).encode() + b"\r\n\r\n" + text
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as c:
+            if rng.random() < 0.5:
+                c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            c.sendall(text[:rng.randrange(len(text))] if rng.random() < 0.2 else text)
+            want = rng.choice([0, 1, 200, 600, 1500, 4000])
+            while want > 0 and rng.random() < 0.9:
+                c.settimeout(0.3)
+                with contextlib.suppress(OSError):
+                    piece = c.recv(want)
+                    want -= len(piece) or want
+                    continue
+                break
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(one, range(250)))
+    wait_quiet(server)
+    assert server.complete("[short]")["choices"][0]["text"] == "yes"
 
 
 def descriptors(server):
