@@ -17,6 +17,9 @@
 #define PROG_BYTES          ((size_t)3 << 20)
 #define PROG_BYTES_PER_BYTE 32
 
+/* Address space of the stack that a compilation has. */
+#define STACK_BYTES ((size_t)512 << 20)
+
 /* What goes to the library. */
 typedef struct source {
     const char *kind; /* its name for the kind of text */
@@ -365,8 +368,18 @@ done:
     return rc;
 }
 
-di_code prog_compile(grammar *g, const grammar_spec *spec, grammar_prog **out,
-                     grammar_detail *detail, di_status *st)
+/* A compilation in a thread of its own. */
+typedef struct deep {
+    grammar *g;
+    const grammar_spec *spec;
+    grammar_prog **out;
+    grammar_detail *detail;
+    di_status *st;
+    di_code rc;
+} deep;
+
+static di_code compile_here(grammar *g, const grammar_spec *spec, grammar_prog **out,
+                            grammar_detail *detail, di_status *st)
 {
     warning_list w = {0};
     str list = {0};
@@ -403,6 +416,36 @@ done:
     str_fini(&w.json);
     str_fini(&list);
     return rc;
+}
+
+static void *compile_deep(void *arg)
+{
+    deep *d = arg;
+
+    d->rc = compile_here(d->g, d->spec, d->out, d->detail, d->st);
+    return NULL;
+}
+
+/* The library recurses along references and rules: a schema of 1 MiB can be a chain of thousands.
+ * A deep stack, of which only what is used costs memory, keeps that from ending the process. */
+di_code prog_compile(grammar *g, const grammar_spec *spec, grammar_prog **out,
+                     grammar_detail *detail, di_status *st)
+{
+    deep d = {.g = g, .spec = spec, .out = out, .detail = detail, .st = st};
+    pthread_attr_t attr;
+    pthread_t thread;
+    int err;
+
+    *out = NULL;
+    pthread_attr_init(&attr);
+    err = pthread_attr_setstacksize(&attr, STACK_BYTES);
+    if (!err)
+        err = pthread_create(&thread, &attr, compile_deep, &d);
+    pthread_attr_destroy(&attr);
+    if (err)
+        return di_fail(st, DI_E_NOMEM, "no thread to compile a constraint: %s", errno_text(err));
+    pthread_join(thread, NULL);
+    return d.rc;
 }
 
 grammar_prog *grammar_prog_ref(grammar_prog *p)

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/map.h"
 #include "grammar/grammar_internal.h"
 
 #define MAX_TOOLS    1024
@@ -27,7 +28,9 @@ typedef struct forms {
 typedef struct dsml {
     const preflight *p;
     str *out;
-    str rules;      /* everything behind the start rule */
+    str rules;      /* of tools and parameters */
+    str values;     /* rules of JSON values; parameters with the same schema share one */
+    map *known;     /* schema -> its rule */
     int32_t id;     /* of the control token */
     int n_terminal; /* names of terminals */
     int tool;       /* index */
@@ -249,8 +252,10 @@ static di_code fit_library(dsml *d, const snode *at, const snode *schema, str *t
 static di_code add_json(dsml *d, const snode *s, forms *f, di_status *st)
 {
     static const char *const homes[] = {"$defs", "definitions"};
-    snode *copy = stree_copy(d->p->mem, s), *home;
+    static const char *const notes[] = {"title", "description", "default", "examples", "$comment"};
+    snode *copy = stree_copy(d->p->mem, s), *home, *note;
     str text = {0};
+    uint32_t rule;
     di_code rc;
 
     for (size_t i = 0; copy && refers(s) && i < ARRAY_LEN(homes); i++) {
@@ -266,12 +271,20 @@ static di_code add_json(dsml *d, const snode *s, forms *f, di_status *st)
     }
     if (!copy)
         return di_fail(st, DI_E_NOMEM, "no memory to compile a tool");
+    for (size_t i = 0; i < ARRAY_LEN(notes); i++)
+        if ((note = stree_get(copy, notes[i])))
+            stree_remove(note);
     preflight_write(d->p, copy, false, &text);
     rc = d->p->probe ? fit_library(d, s, copy, &text, st) : DI_OK;
     put_alternative(&f->json);
-    str_printf(&f->json, "j%d", d->n_terminal);
-    str_printf(&d->rules, "j%d: %%json %s\n", d->n_terminal++, str_text(&text));
-    d->rules.failed = d->rules.failed || !str_ok(&text);
+    if (!map_find(d->known, str_text(&text), text.len, &rule)) {
+        rule = (uint32_t)d->n_terminal++;
+        if (map_insert(d->known, str_text(&text), text.len, rule) < 0 && rc == DI_OK)
+            rc = di_fail(st, DI_E_NOMEM, "no memory to compile a tool");
+        str_printf(&d->values, "j%u: %%json %s\n", rule, str_text(&text));
+    }
+    str_printf(&f->json, "j%u", rule);
+    d->values.failed = d->values.failed || !str_ok(&text);
     str_fini(&text);
     return rc;
 }
@@ -551,27 +564,19 @@ static di_code other_parameters(dsml *d, const snode *props, snode *schema, cons
     return rc;
 }
 
-static bool is_required(const snode *root, const snode *p)
-{
-    const snode *list = stree_get(root, "required");
-
-    for (const snode *r = list ? list->child : NULL; r; r = r->next)
-        if (r->n_text == p->n_key && memcmp(r->text, p->key, p->n_key) == 0)
-            return true;
-    return false;
-}
-
-/* Names that are required without being declared become parameters of any value. */
+/* Mark what is required; names that are not declared become parameters of any value. */
 static di_code declare_required(dsml *d, snode **props, di_status *st)
 {
     const snode *list = stree_get(d->root, "required");
     const snode *rest = stree_get(d->root, "additionalProperties");
 
     for (const snode *r = list ? list->child : NULL; r; r = r->next) {
-        snode *v;
+        snode *v = stree_get(*props, r->text);
 
-        if (stree_get(*props, r->text))
+        if (v) {
+            v->needed = true;
             continue;
+        }
         if (!*props)
             *props = stree_add(d->p->mem, d->root, JSON_OBJECT, "properties", NULL);
         v = rest ? stree_copy(d->p->mem, rest) : stree_add(d->p->mem, NULL, JSON_BOOL, NULL, NULL);
@@ -579,6 +584,7 @@ static di_code declare_required(dsml *d, snode **props, di_status *st)
             return di_fail(st, DI_E_NOMEM, "no memory to compile a tool");
         if (!rest)
             v->flag = true;
+        v->needed = true;
         v->key = r->text;
         v->n_key = r->n_text;
         stree_attach(*props, v);
@@ -598,13 +604,11 @@ static di_code put_parameters(dsml *d, di_status *st)
 
     DI_TRY(declare_required(d, &props, st));
     for (snode *p = props ? props->child : NULL; p; p = p->next, i++) {
-        bool needed = is_required(d->root, p);
-
         snprintf(rule, sizeof rule, "p%d_%d", d->tool, i);
         DI_TRY(declared(d, p, rule, &empty, st));
         if (!empty)
-            str_printf(&body, needed ? " %s" : " (%s)?", rule);
-        some = some || (needed && !empty);
+            str_printf(&body, p->needed ? " %s" : " (%s)?", rule);
+        some = some || (p->needed && !empty);
     }
     rest = stree_get(d->root, "additionalProperties");
     if (!rest && !declares && (rest = stree_add(d->p->mem, NULL, JSON_BOOL, NULL, NULL)))
@@ -719,6 +723,7 @@ static void put_start(dsml *d, const grammar_spec *spec, const str *calls)
     str_printf(s, "call: %s\n", str_text(calls));
     str_puts(s, "RAW: /((.|\\n)*)<\\//\n");
     str_append(s, d->rules.data, d->rules.len);
+    str_append(s, d->values.data, d->values.len);
 }
 
 static di_code bad_tools(const preflight *p, const char *tool, const char *what, di_status *st)
@@ -774,11 +779,15 @@ di_code dsml_to_lark(const preflight *p, const grammar_spec *spec, int32_t id, s
         return fault(p->detail, st, GRAMMAR_FAULT_SYNTAX, "", "", "%s", read.message);
     if (list->type != JSON_ARRAY || list->n_child > MAX_TOOLS)
         return bad_tools(p, NULL, "a list of at most 1,024 tools is needed", st);
-    rc = put_tools(&d, spec, list, &calls, st);
+    d.known = map_new(64);
+    rc = d.known ? put_tools(&d, spec, list, &calls, st)
+                 : di_fail(st, DI_E_NOMEM, "no memory to compile tools");
     if (rc == DI_OK)
         put_start(&d, spec, &calls);
-    out->failed = out->failed || !str_ok(&d.rules) || !str_ok(&calls);
+    out->failed = out->failed || !str_ok(&d.rules) || !str_ok(&d.values) || !str_ok(&calls);
+    map_free(d.known);
     str_fini(&d.rules);
+    str_fini(&d.values);
     str_fini(&calls);
     return rc;
 }

@@ -8,12 +8,10 @@
 #include <string.h>
 
 #include "base/json_write.h"
-#include "base/map.h"
 #include "grammar/grammar_internal.h"
 
-#define MAX_MIN    100000.0  /* a least count above is refused */
-#define MAX_MAX    1000000.0 /* a largest count above is no bound */
-#define MAX_PASSES 64        /* of the search for productive schemas */
+#define MAX_MIN 100000.0  /* a least count above is refused */
+#define MAX_MAX 1000000.0 /* a largest count above is no bound */
 
 typedef enum keyword_kind {
     KW_SCHEMA,
@@ -88,6 +86,8 @@ static const struct keyword {
 typedef struct unit {
     struct unit *next;
     snode *v, *ref;
+    struct unit *referrers, *next_referrer; /* units with a $ref to this one */
+    bool queued;
 } unit;
 
 typedef struct walk {
@@ -151,6 +151,7 @@ static di_code add_unit(walk *w, snode *v, const char *keyword, di_status *st)
     if (!u)
         return di_fail(st, DI_E_NOMEM, "no memory to check a schema");
     u->v = v;
+    v->owner = u;
     *w->end = u;
     w->end = &u->next;
     w->n_units++;
@@ -226,6 +227,8 @@ static di_code check_format(const walk *w, snode *v, di_status *st)
 
 static di_code check_ref(walk *w, unit *u, const snode *v, di_status *st)
 {
+    di_code rc;
+
     if (v->type != JSON_STRING)
         return fault_at(w, v, GRAMMAR_FAULT_SYNTAX, "$ref", "a reference is a string", st);
     if (v->text[0] != '#' || w->nested_ids)
@@ -236,7 +239,14 @@ static di_code check_ref(walk *w, unit *u, const snode *v, di_status *st)
     if (!u->ref)
         return fault_at(w, v, GRAMMAR_FAULT_SYNTAX, "$ref", "there is nothing at this reference",
                         st);
-    return add_unit(w, u->ref, "$ref", st);
+    rc = add_unit(w, u->ref, "$ref", st);
+    if (rc == DI_OK) {
+        unit *to = u->ref->owner;
+
+        u->next_referrer = to->referrers;
+        to->referrers = u;
+    }
+    return rc;
 }
 
 static di_code check_required(const walk *w, const snode *v, di_status *st)
@@ -388,25 +398,10 @@ static bool required_ok(const snode *s)
 {
     const snode *required = stree_get(s, "required"), *props = stree_get(s, "properties");
     const snode *rest = stree_get(s, "additionalProperties"), *p;
-    map *open = NULL; /* declared and not productive; many names make it worth it */
     bool ok = true;
 
-    if (!required)
-        return true;
-    if (required->n_child > 16 && props) {
-        open = map_new(16);
-        for (p = props->child; open && p; p = p->next)
-            if (!p->mark2)
-                map_insert(open, p->key, p->n_key, 0);
-        for (const snode *r = required->child; open && r && ok; r = r->next)
-            ok = !map_find(open, r->text, r->n_text, &(uint32_t){0});
-        map_free(open);
-        return ok;
-    }
-    for (const snode *r = required->child; r && ok; r = r->next) {
-        p = props ? props->child : NULL;
-        while (p && (p->n_key != r->n_text || memcmp(p->key, r->text, r->n_text) != 0))
-            p = p->next;
+    for (const snode *r = required ? required->child : NULL; r && ok; r = r->next) {
+        p = stree_get(props, r->text);
         ok = p ? p->mark2 : stree_get(s, "patternProperties") || needs_none(rest);
     }
     return ok;
@@ -457,30 +452,49 @@ static bool is_productive(const unit *u)
            (has_type(types, "array") && array_ok(s));
 }
 
-/* Mark what is productive: passes in both directions until nothing changes. */
+/* Units that are looked at again. */
+typedef struct queue {
+    unit **at; /* [n_units]: each stands in it once at most */
+    int n;
+} queue;
+
+static void enqueue(queue *q, unit *u)
+{
+    if (!u || u->queued || u->v->mark2)
+        return;
+    u->queued = true;
+    q->at[q->n++] = u;
+}
+
+/* Schema around a node. */
+static unit *unit_around(const snode *v)
+{
+    do
+        v = v->parent;
+    while (v && !v->owner);
+    return v ? v->owner : NULL;
+}
+
+/* Mark what is productive: everything is looked at once, inner schemas first, and again when
+ * something that it needs has become productive. */
 static di_code find_productive(walk *w, di_status *st)
 {
-    unit **list = arena_alloc(w->p->mem, (size_t)w->n_units, sizeof *list);
-    bool changed = true;
-    int n = 0;
+    queue q = {.at = arena_alloc(w->p->mem, (size_t)w->n_units, sizeof(unit *))};
 
-    if (!list)
+    if (!q.at)
         return di_fail(st, DI_E_NOMEM, "no memory to check a schema");
     for (unit *u = w->first; u; u = u->next)
-        list[n++] = u;
-    for (int pass = 0; changed; pass++) {
-        changed = false;
-        if (pass == MAX_PASSES)
-            return fault_at(w, w->root, GRAMMAR_FAULT_LIMIT, "$ref",
-                            "references are tangled too much", st);
-        for (int i = 0; i < n; i++) {
-            const unit *u = list[pass % 2 ? i : n - 1 - i];
+        enqueue(&q, u);
+    while (q.n > 0) {
+        unit *u = q.at[--q.n];
 
-            if (!u->v->mark2 && is_productive(u)) {
-                u->v->mark2 = 1;
-                changed = true;
-            }
-        }
+        u->queued = false;
+        if (!is_productive(u))
+            continue;
+        u->v->mark2 = 1;
+        enqueue(&q, unit_around(u->v));
+        for (unit *r = u->referrers; r; r = r->next_referrer)
+            enqueue(&q, r);
     }
     return DI_OK;
 }

@@ -3,11 +3,12 @@
 
 #include <stdio.h>
 #include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include "base/json_write.h"
-#include "base/map.h"
 
-/* Objects of more members than this look for double keys with a map. */
+/* Objects of more members than this have an index. */
 #define FEW 16
 
 static di_code no_memory(di_status *st)
@@ -15,8 +16,14 @@ static di_code no_memory(di_status *st)
     return di_fail(st, DI_E_NOMEM, "no memory to read a constraint");
 }
 
+static bool has_key(const snode *v, const char *key, size_t n)
+{
+    return v->n_key == n && memcmp(v->key, key, n) == 0;
+}
+
 void stree_attach(snode *parent, snode *child)
 {
+    parent->slot = NULL; /* from now on members are looked through */
     child->parent = parent;
     child->next = NULL;
     if (parent->last)
@@ -50,32 +57,43 @@ typedef struct reader {
     json_read in;
 } reader;
 
-static di_code check_twice(const snode *object, di_status *st)
+/* Members of a large object by their keys; NULL in *twice when every key stands once. */
+static di_code index_members(arena *mem, snode *object, const snode **twice, di_status *st)
 {
-    map *seen = object->n_child > FEW ? map_new((size_t)object->n_child) : NULL;
-    const snode *twice = NULL;
-    int rc = 1;
+    size_t n = 64;
 
-    if (object->n_child > FEW && !seen)
+    while (n < 2 * (size_t)object->n_child)
+        n *= 2;
+    object->slot = arena_alloc(mem, n, sizeof(snode *));
+    if (!object->slot)
         return no_memory(st);
-    for (const snode *a = object->child; a && !twice; a = a->next) {
-        if (seen) {
-            rc = map_insert(seen, a->key, a->n_key, 0);
-            if (rc < 0)
-                break;
-            twice = rc == 0 ? a : NULL;
-            continue;
-        }
-        for (const snode *b = object->child; b != a && !twice; b = b->next)
-            if (a->n_key == b->n_key && memcmp(a->key, b->key, a->n_key) == 0)
-                twice = a;
+    object->n_slots = n;
+    for (snode *c = object->child; c && !*twice; c = c->next) {
+        size_t at = XXH3_64bits(c->key, c->n_key) & (n - 1);
+
+        for (; object->slot[at]; at = (at + 1) & (n - 1))
+            if (has_key(object->slot[at], c->key, c->n_key))
+                *twice = c;
+        object->slot[at] = c;
     }
-    map_free(seen);
-    if (rc < 0)
-        return no_memory(st);
-    return twice ? di_fail(st, DI_E_INVALID, "the key \"%.80s\" stands twice in an object",
-                           twice->key)
-                 : DI_OK;
+    return DI_OK;
+}
+
+static di_code check_twice(arena *mem, snode *object, di_status *st)
+{
+    const snode *twice = NULL;
+    di_code rc = DI_OK;
+
+    if (object->n_child > FEW)
+        DI_TRY(index_members(mem, object, &twice, st));
+    for (const snode *a = object->slot ? NULL : object->child; a && !twice; a = a->next)
+        for (const snode *b = object->child; b != a && !twice; b = b->next)
+            if (has_key(b, a->key, a->n_key))
+                twice = a;
+    if (twice)
+        rc = di_fail(st, DI_E_INVALID, "the key \"%.80s\" stands twice in an object", twice->key);
+done:
+    return rc;
 }
 
 static di_code read_value(reader *r, snode *v, di_status *st);
@@ -110,7 +128,7 @@ static di_code read_container(reader *r, snode *v, di_status *st)
     DI_TRY(json_object(&r->in, st));
     while (json_key(&r->in, &key, &n))
         DI_TRY(read_member(r, v, key, n, st));
-    DI_TRY(check_twice(v, st));
+    DI_TRY(check_twice(r->mem, v, st));
 done:
     return rc;
 }
@@ -207,16 +225,25 @@ void stree_write(const snode *v, str *out)
 
 /* ---- members ---- */
 
-snode *stree_get(const snode *v, const char *key)
+/* What was removed is still in the index, but has lost its parent. */
+static snode *find_member(const snode *v, const char *key, size_t n)
 {
-    size_t n = strlen(key);
-
-    if (!v || v->type != JSON_OBJECT)
+    if (v->slot) {
+        for (size_t at = XXH3_64bits(key, n) & (v->n_slots - 1); v->slot[at];
+             at = (at + 1) & (v->n_slots - 1))
+            if (v->slot[at]->parent == v && has_key(v->slot[at], key, n))
+                return v->slot[at];
         return NULL;
+    }
     for (snode *c = v->child; c; c = c->next)
-        if (c->n_key == n && memcmp(c->key, key, n) == 0)
+        if (has_key(c, key, n))
             return c;
     return NULL;
+}
+
+snode *stree_get(const snode *v, const char *key)
+{
+    return v && v->type == JSON_OBJECT ? find_member(v, key, strlen(key)) : NULL;
 }
 
 bool stree_is(const snode *v, const char *string)
@@ -248,6 +275,8 @@ snode *stree_copy(arena *mem, const snode *v)
     *copy = *v;
     copy->parent = copy->next = copy->child = copy->last = NULL;
     copy->n_child = 0;
+    copy->slot = NULL;
+    copy->owner = NULL;
     for (const snode *c = v->child; c; c = c->next) {
         snode *k = stree_copy(mem, c);
 
@@ -346,10 +375,7 @@ static snode *child_named(const snode *v, const char *token, size_t n)
             c = c->next;
         return c;
     }
-    for (snode *c = v->type == JSON_OBJECT ? v->child : NULL; c; c = c->next)
-        if (c->n_key == n && memcmp(c->key, token, n) == 0)
-            return c;
-    return NULL;
+    return v->type == JSON_OBJECT ? find_member(v, token, n) : NULL;
 }
 
 snode *stree_resolve(snode *root, const char *pointer)

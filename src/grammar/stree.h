@@ -14,13 +14,17 @@
 typedef struct snode {
     json_type type;
     bool flag;           /* JSON_BOOL */
+    bool needed;         /* for the owner: a required property */
     uint8_t mark, mark2; /* for the walks of the owner */
     const char *key;     /* in its object, 0-terminated, without zero bytes; else NULL */
     size_t n_key;
     const char *text; /* string decoded, number as written; 0-terminated */
     size_t n_text;
     int n_child;
+    void *owner; /* for the walks of the owner */
     struct snode *parent, *child, *last, *next;
+    struct snode **slot; /* [n_slots] members by the hash of their keys, or NULL */
+    size_t n_slots;
 } snode;
 
 /* Read a whole document. Errors: FORMAT (malformed, deeper than JSON_MAX_DEPTH), INVALID (a key

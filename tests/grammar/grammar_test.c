@@ -663,6 +663,37 @@ static void test_one_tool_that_cannot_be_compiled_does_not_break_the_others(void
     grammar_prog_unref(p);
 }
 
+/* The library recurses along references and rules. */
+static void test_long_chains_do_not_end_the_process(void **state)
+{
+    enum { N_REFS = 10000, N_RULES = 1900 };
+    str text = {0};
+    grammar_spec spec;
+    grammar_prog *p;
+
+    (void)state;
+    str_puts(&text, "{\"$ref\": \"#/$defs/0\", \"$defs\": {");
+    for (int i = 0; i < N_REFS; i++)
+        str_printf(&text, "\"%d\": {\"anyOf\": [{\"$ref\": \"#/$defs/%d\"}]}, ", i, i + 1);
+    str_printf(&text, "\"%d\": {\"type\": \"null\"}}}", N_REFS);
+    spec = spec_of(GRAMMAR_JSON, str_text(&text));
+    p = compiled(spec);
+    assert_true(takes(p, "null", false));
+    assert_false(takes(p, "0", false));
+    grammar_prog_unref(p);
+
+    str_clear(&text);
+    str_puts(&text, "root ::= r0 | \"(\" root \")\"\n");
+    for (int i = 0; i < N_RULES; i++)
+        str_printf(&text, "r%d ::= r%d | \"x%d\" root\n", i, i + 1, i);
+    str_printf(&text, "r%d ::= \"a\"", N_RULES);
+    spec = spec_of(GRAMMAR_EBNF, str_text(&text));
+    p = compiled(spec);
+    assert_true(takes(p, "(x7x1899(a))", false));
+    grammar_prog_unref(p);
+    str_fini(&text);
+}
+
 static void test_running_out_of_memory_is_reported(void **state)
 {
     const grammar_spec specs[] = {
@@ -780,6 +811,7 @@ int main(void)
         cmocka_unit_test(test_grammars_are_exact_where_a_greedy_lexer_is_not),
         cmocka_unit_test(test_calls_fit_their_tools),
         cmocka_unit_test(test_one_tool_that_cannot_be_compiled_does_not_break_the_others),
+        cmocka_unit_test(test_long_chains_do_not_end_the_process),
         cmocka_unit_test(test_running_out_of_memory_is_reported),
     };
     int failed = cmocka_run_group_tests_name("no library", without, open_tokenizer, close_all);
