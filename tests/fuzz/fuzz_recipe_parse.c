@@ -82,6 +82,65 @@ static void whole(const recipe_request *q, const char *text, size_t n, bool cut,
     recipe_stream_free(s);
 }
 
+static const tokenizer *shipped(void)
+{
+    static tokenizer *t;
+
+    if (!t)
+        DI_CHECK(tokenizer_load(&t, "models/tiny/tokenizer.json", NULL) == DI_OK);
+    return t;
+}
+
+/* Events as one text: neighbours of one kind are joined. */
+typedef struct joined {
+    str text;
+    int kind;
+} joined;
+
+static void join_event(void *ctx, const recipe_event *e)
+{
+    joined *j = ctx;
+
+    if (j->kind != (int)e->kind || e->kind == RECIPE_EVENT_CALL)
+        str_printf(&j->text, "\n[%d %d]", (int)e->kind, e->call);
+    j->kind = (int)e->kind;
+    str_append(&j->text, e->text, e->n);
+}
+
+/* The answer as tokens, in one go or in groups. */
+static void read_tokens(const recipe_request *q, const tok_ids *ids, bool cut, uint32_t seed,
+                        joined *out)
+{
+    recipe_parser *p = recipe_parser_new(&q->parsing, q->mode, shipped(), join_event, out);
+    uint32_t i = 0;
+
+    for (size_t at = 0, take; at < ids->n; at += take) {
+        take = cut ? piece(seed, i++) : ids->n;
+        if (take > ids->n - at)
+            take = ids->n - at;
+        if (!recipe_parser_tokens(p, ids->ids + at, take, NULL))
+            break;
+    }
+    recipe_parser_finish(p);
+    DI_CHECK(recipe_parser_ok(p));
+    recipe_parser_free(p);
+}
+
+static void check_tokens(const recipe_request *q, const char *text, size_t n, uint32_t seed)
+{
+    tok_ids ids = {0};
+    joined one = {.kind = -1}, many = {.kind = -1};
+
+    DI_CHECK(tokenizer_encode(shipped(), text, n, true, &ids, NULL) == DI_OK);
+    read_tokens(q, &ids, false, 0, &one);
+    read_tokens(q, &ids, true, seed, &many);
+    DI_CHECK(one.text.len == many.text.len &&
+             memcmp(str_text(&one.text), str_text(&many.text), one.text.len) == 0);
+    tok_ids_fini(&ids);
+    str_fini(&one.text);
+    str_fini(&many.text);
+}
+
 static void streamed(const recipe_request *q, const char *text, size_t n, uint32_t seed)
 {
     const recipe_stream_options o = {.id = "i", .model = "m", .emit = on_sse};
@@ -134,6 +193,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     whole(&q, text, n, false, 0, &one);
     whole(&q, text, n, true, seed, &many);
     DI_CHECK(one.len == many.len && memcmp(str_text(&one), str_text(&many), one.len) == 0);
+    check_tokens(&q, text, n, seed);
     streamed(&q, text, n, seed);
     if (utf8_valid(text, n))
         arguments_are_objects(&q.parsing, text, n);
