@@ -23,9 +23,10 @@
 #include "recipe/chat.h"
 #include "recipe/error.h"
 
-#define RECIPE_MAX_STOP     16
-#define RECIPE_MAX_STOP_IDS 31
-#define RECIPE_MAX_TOOLS    4096
+#define RECIPE_MAX_STOP       16
+#define RECIPE_MAX_STOP_BYTES 8192 /* of one string: the matcher takes a multiple per stream */
+#define RECIPE_MAX_STOP_IDS   31
+#define RECIPE_MAX_TOOLS      4096
 
 /* Which fields of the sampling the body set itself, null aside. */
 typedef enum recipe_set {

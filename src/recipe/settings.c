@@ -97,6 +97,9 @@ static bool add_stop(reading *rd, const jtree *s, const char *name)
                             "Invalid '%s': empty string. Expected a string with minimum length 1, "
                             "but got an empty string instead.",
                             name);
+    if (s->n > RECIPE_MAX_STOP_BYTES)
+        return convert_fail(rd, "Invalid '%s': string of %zu bytes, at most %d are supported", name,
+                            s->n, RECIPE_MAX_STOP_BYTES);
     p->stop[p->n_stop] = s->text;
     p->stop_len[p->n_stop++] = s->n;
     return true;

@@ -294,6 +294,12 @@ static void test_many_values_do_not_fill_the_memory(void **state)
     str_printf(&body, "{" MODEL ", " MESSAGES ", \"stop\": %s}", str_text(&list));
     refuses(RECIPE_PROTOCOL_CHAT, str_text(&body), 400, "values");
     str_clear(&body);
+    str_clear(&list);
+    for (int i = 0; i <= RECIPE_MAX_STOP_BYTES; i++)
+        str_putc(&list, 'x');
+    str_printf(&body, "{" MODEL ", " MESSAGES ", \"stop\": [\"a\", \"%s\"]}", str_text(&list));
+    refuses(RECIPE_PROTOCOL_CHAT, str_text(&body), 400, "'stop[1]': string of 8193 bytes");
+    str_clear(&body);
     str_printf(&body, "{" MODEL ", " MESSAGES ", \"unknown\": [1,]}");
     refuses(RECIPE_PROTOCOL_CHAT, str_text(&body), 400, "request body:1:");
     str_fini(&list);
