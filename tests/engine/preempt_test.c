@@ -181,7 +181,7 @@ static void test_masks_hold_for_a_choice_that_is_computed_again(void **state)
     int64_t again = 0, preempted = 0, accepted = 0;
 
     (void)state;
-    for (uint32_t round = 0; round < 6; round++) {
+    for (uint32_t round = 0; round < (RIG_SLOW ? 2 : 6); round++) {
         di_engine *e = crowded(MINI_F, (di_engine_options){.draft_tokens = 1 + (int)round % 5,
                                                            .no_prefix_cache = round % 2,
                                                            .no_async = round == 3});
@@ -206,9 +206,9 @@ static void test_masks_hold_for_a_choice_that_is_computed_again(void **state)
         }
         rig_close(e);
     }
-    assert_true(preempted > 6);
+    assert_true(preempted > (RIG_SLOW ? 1 : 6));
     assert_true(again > N_PROMPT);
-    assert_true(accepted > 50);
+    assert_true(accepted > (RIG_SLOW ? 10 : 50));
 }
 
 static int close_all(void **state)

@@ -14,6 +14,18 @@
 #define MAX_REPLY 800
 #define N_TOP     5
 
+/* A sanitizer build is many times slower: tests repeat less. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define RIG_SLOW 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define RIG_SLOW 1
+#endif
+#endif
+#ifndef RIG_SLOW
+#define RIG_SLOW 0
+#endif
+
 /* One choice's answer. */
 typedef struct reply {
     int n, n_events;
