@@ -36,6 +36,7 @@ typedef struct steps {
 typedef struct batch {
     steps *s;
     int n;
+    char name[32], text[64];
 } batch;
 
 /* The loader wants a folder with a config.json. */
@@ -136,23 +137,26 @@ static void run_prefill(void *arg)
 /* A decode step against both ceilings: the larger share is that of the roofline. */
 static void decode_case(bench *b, batch *one)
 {
-    char text[64];
     model_work w = {0};
 
     put_batch(one);
     model_work_forward(one->s->m, one->s->rows, one->n, &w);
-    snprintf(text, sizeof text, "%d token%s through 2 layers and the head", one->n,
+    snprintf(one->text, sizeof one->text, "%d token%s through 2 layers and the head", one->n,
              one->n > 1 ? "s" : "");
-    bench_rate(b, "decode_step", text, w.bytes, CEILING_READ, run_decode, one);
     if (one->n > 1)
-        bench_rate(b, "decode_step_ops", text, w.flops, CEILING_FMA, run_decode, one);
+        snprintf(one->name, sizeof one->name, "decode_step_%d", one->n);
+    else
+        snprintf(one->name, sizeof one->name, "decode_step");
+    bench_rate(b, one->name, one->text, w.bytes, CEILING_READ, run_decode, one);
+    if (one->n > 1)
+        bench_rate(b, one->name, one->text, w.flops, CEILING_FMA, run_decode, one);
 }
 
 int main(int argc, char **argv)
 {
     bench *b = bench_open("steps", argc, argv, READ_BYTES);
     steps *s = bench_alloc(sizeof *s);
-    batch batches[3] = {{s, 1}, {s, 16}, {s, MAX_SEQS}};
+    batch batches[3] = {{.s = s, .n = 1}, {.s = s, .n = 16}, {.s = s, .n = MAX_SEQS}};
     checkpoint *ckpt = NULL;
     model_work w = {0};
     int rc;
