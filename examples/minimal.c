@@ -20,7 +20,8 @@ static int answer(di_engine *engine, const char *prompt)
                                  .max_tokens = 40,
                                  .temperature = 0.7f,
                                  .has_seed = true, /* the same seed, the same answer */
-                                 .seed = 1};
+                                 .seed = 1,
+                                 .skip_special = true};
     di_status st = {0};
     di_event event;
 

@@ -51,6 +51,7 @@ def test_the_package_has_the_version_of_the_program(stage):
 def test_the_example_builds_and_streams_an_answer(stage, tmp_path):
     source = ROOT / "examples/minimal.c"
     assert len(source.read_text().splitlines()) <= 60
+    assert source.read_text() in (ROOT / "docs/api-c.md").read_text()
     build(stage, source, tmp_path / "minimal")
     answers = [call(tmp_path / "minimal", ROOT / "models/tiny", "What is the capital of") for _ in range(2)]
     assert answers[0] == answers[1]
