@@ -318,6 +318,12 @@ static void process_part(di_engine *e, const sched_part *p, const part_result *r
         sched_settle(e->sched, p->item);
 }
 
+static void prefetch_range(const choice *c, size_t from, size_t to)
+{
+    for (; from < to; from += 64)
+        __builtin_prefetch((const char *)c + from, 1);
+}
+
 /* What process_part reads of the parts to come, on its way into the cache: 256 sequences meanwhile
  * waited for a step that read all weights. */
 static void prefetch_parts(const job *j, int i)
@@ -326,8 +332,9 @@ static void prefetch_parts(const job *j, int i)
         const choice *c = choice_of(j->plan.part[i + 8].item);
 
         __builtin_prefetch(&j->result[i + 8]);
-        for (size_t at = 0; at < offsetof(choice, stop) + offsetof(stop_match, stop); at += 64)
-            __builtin_prefetch((const char *)c + at, 1);
+        prefetch_range(c, 0, offsetof(choice, x)); /* not x: the other side's */
+        prefetch_range(c, offsetof(choice, scheduled),
+                       offsetof(choice, stop) + offsetof(stop_match, stop));
     }
     if (i + 4 < j->plan.n_parts) {
         const di_request *r = choice_of(j->plan.part[i + 4].item)->req;
