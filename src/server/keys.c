@@ -30,23 +30,29 @@ struct key_table {
 
 /* ---- loading ---- */
 
-static di_code add_key(key_table *t, const char *secret, api_key **out, di_status *st)
+/* NULL: out of memory, *st says so. */
+static api_key *add_key(key_table *t, const char *secret, di_status *st)
 {
+    api_key *k = &t->key[t->n];
+
     if (t->n == t->cap) {
         size_t cap = t->cap ? 2 * t->cap : 8;
-        api_key *k = mem_try_realloc(t->key, cap, sizeof *k);
 
-        if (!k)
-            return di_fail(st, DI_E_NOMEM, "no memory for API keys");
-        t->key = k;
-        t->cap = cap;
+        k = mem_try_realloc(t->key, cap, sizeof *k);
+        if (k) {
+            t->key = k;
+            t->cap = cap;
+            k += t->n;
+        }
     }
-    *out = &t->key[t->n];
-    **out = (api_key){.secret = mem_try_strdup(secret)};
-    if (!(*out)->secret)
-        return di_fail(st, DI_E_NOMEM, "no memory for API keys");
+    if (k)
+        *k = (api_key){.secret = mem_try_strdup(secret)};
+    if (!k || !k->secret) {
+        di_fail(st, DI_E_NOMEM, "no memory for API keys");
+        return NULL;
+    }
     t->n++;
-    return DI_OK;
+    return k;
 }
 
 static bool read_count(const char *s, int64_t *out)
@@ -82,7 +88,9 @@ static di_code read_line(key_table *t, char *text, const char *file, int line, d
 
     if (!word || *word == '#')
         return DI_OK;
-    DI_TRY(add_key(t, word, &k, st));
+    k = add_key(t, word, st);
+    if (!k)
+        return DI_E_NOMEM;
     while ((word = strtok_r(NULL, " \t\r", &save)))
         DI_TRY(read_word(k, word, file, line, st));
     k->budget = (double)k->per_minute;
@@ -96,7 +104,6 @@ di_code keys_load(key_table **out, const char *key, const char *file, di_status 
     di_code rc = DI_OK;
     key_table *t = NULL;
     char *text = NULL;
-    api_key *k;
     size_t n;
     int line = 0;
 
@@ -107,8 +114,10 @@ di_code keys_load(key_table **out, const char *key, const char *file, di_status 
     if (!t)
         return di_fail(st, DI_E_NOMEM, "no memory for API keys");
     pthread_mutex_init(&t->lock, NULL);
-    if (key)
-        DI_TRY(add_key(t, key, &k, st));
+    if (key && !add_key(t, key, st)) {
+        rc = DI_E_NOMEM;
+        goto done;
+    }
     if (file) {
         DI_TRY(file_read(&text, &n, file, MAX_FILE, st));
         for (char *at = text, *next; at; at = next) {

@@ -518,16 +518,19 @@ static const backend_ops script_ops = {
 
 /* ---- rules ---- */
 
-static di_code add_rule(script *s, rule **out, di_status *st)
+/* NULL: out of memory, *st says so. */
+static rule *add_rule(script *s, di_status *st)
 {
     rule *more = mem_try_realloc(s->rule, s->n_rules + 1, sizeof *more);
 
-    if (!more)
-        return di_fail(st, DI_E_NOMEM, "no memory for the script");
+    if (!more) {
+        di_fail(st, DI_E_NOMEM, "no memory for the script");
+        return NULL;
+    }
     s->rule = more;
-    *out = &more[s->n_rules++];
-    **out = (rule){.step_us = s->opt.step_us, .repeat = 1, .burst = 1, .finish = DI_FINISH_STOP};
-    return DI_OK;
+    more += s->n_rules++;
+    *more = (rule){.step_us = s->opt.step_us, .repeat = 1, .burst = 1, .finish = DI_FINISH_STOP};
+    return more;
 }
 
 static di_code read_finish(json_read *r, di_finish *out, di_status *st)
@@ -601,13 +604,14 @@ done:
 static di_code read_rule(script *s, char *line, const char *name, di_status *st)
 {
     json_read r;
-    rule *u = NULL;
+    rule *u = add_rule(s, st);
     const char *key;
     size_t n;
     di_code rc;
 
+    if (!u)
+        return DI_E_NOMEM;
     json_open(&r, line, strlen(line), name);
-    DI_TRY(add_rule(s, &u, st));
     DI_TRY(json_object(&r, st));
     while (json_key(&r, &key, &n))
         DI_TRY(read_member(s, u, &r, key, n, st));
@@ -627,7 +631,7 @@ static di_code read_rules(script *s, di_status *st)
     char *text = NULL, *next, name[300];
     size_t n;
     int line = 0;
-    rule *u = NULL;
+    rule *u;
 
     if (s->opt.file) {
         DI_TRY(file_read(&text, &n, s->opt.file, MAX_FILE, st));
@@ -641,7 +645,11 @@ static di_code read_rules(script *s, di_status *st)
                 DI_TRY(read_rule(s, at, name, st));
         }
     }
-    DI_TRY(add_rule(s, &u, st));
+    u = add_rule(s, st);
+    if (!u) {
+        rc = DI_E_NOMEM;
+        goto done;
+    }
     u->repeat = 1 << 20; /* up to max_tokens */
     rc = tokenizer_encode(s->tok, DEFAULT_REPLY, strlen(DEFAULT_REPLY), false, &u->reply, st);
 done:

@@ -61,13 +61,17 @@ static int bound_socket(const struct addrinfo *a, bool shared)
 
 static int port_of(int fd)
 {
-    struct sockaddr_storage a;
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } a;
     socklen_t n = sizeof a;
 
-    if (getsockname(fd, (struct sockaddr *)&a, &n) != 0)
+    memset(&a, 0, sizeof a);
+    if (getsockname(fd, &a.any, &n) != 0)
         return 0;
-    return ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)(void *)&a)->sin6_port
-                                         : ((struct sockaddr_in *)(void *)&a)->sin_port);
+    return ntohs(a.any.sa_family == AF_INET6 ? a.v6.sin6_port : a.v4.sin_port);
 }
 
 static void set_port(struct addrinfo *a, int port)
@@ -232,7 +236,7 @@ static void *loop_main(void *arg)
 
 static di_code loop_init(loop *l, server *s, int idx, di_status *st)
 {
-    const struct timeval tick = {.tv_usec = TICK_MS * 1000};
+    const struct timeval tick = {.tv_usec = TICK_MS * 1000l};
     struct event_config *cfg = event_config_new();
 
     l->srv = s;
