@@ -57,6 +57,8 @@ typedef struct cuda_scratch {
     int n_max_tiles;
     int32_t *slot, *first, *pos; /* experts: slots (row * k + i) by expert; [n_experts + 1]; place
                                   * of a slot */
+    uint16_t *query;             /* [n_rows][32][128] index queries (index.cu) */
+    float *query_w;              /* [n_rows][32] */
     float *hc_part;              /* [n_rows][hidden / 256][26] sums of segments (hc.cu) */
     uint16_t *hc_row;            /* [n_rows][hidden] */
     float *part;                 /* sums of chunks (gemm.cu) */

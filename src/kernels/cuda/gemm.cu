@@ -3,8 +3,10 @@
  *
  * A block owns a processor and walks over tiles of 128 rows x N tokens. One thread of its first
  * warpgroup has panels of weights and of tokens copied into a ring; the other two warpgroups decode
- * 64 rows each, a panel ahead of the product that runs. When there are fewer tiles than processors,
- * each chunk of K is a tile of its own, and a second kernel adds the chunks. */
+ * 64 or 2 x 64 rows each, a panel ahead of the product that runs: twice the rows for the same
+ * tokens where K is one chunk, so that sums need no second set of registers. When there are fewer
+ * tiles than processors, each chunk of K is a tile of its own, and a second kernel adds the chunks.
+ */
 #include <cuda.h>
 #include <cudaTypedefs.h>
 
@@ -80,9 +82,9 @@ static __device__ __forceinline__ uint64_t b_descriptor(const void *p)
 
 /* Stages of the ring: what fits beside each other in 200 KB, or in half of it for small tiles, of
  * which two blocks share a processor. */
-static __host__ __device__ constexpr int stage_bytes(int mode, int n)
+static __host__ __device__ constexpr int stage_bytes(int mode, int n, int mb)
 {
-    return n * 128 + CONSUMERS * panel_bytes(mode);
+    return n * 128 + mb * CONSUMERS * panel_bytes(mode);
 }
 
 static __host__ __device__ constexpr int blocks_per_processor(int n)
@@ -90,9 +92,9 @@ static __host__ __device__ constexpr int blocks_per_processor(int n)
     return n <= 32 ? 2 : 1;
 }
 
-static __host__ __device__ constexpr int stages_of(int mode, int n)
+static __host__ __device__ constexpr int stages_of(int mode, int n, int mb)
 {
-    int fit = 200 * 1024 / blocks_per_processor(n) / stage_bytes(mode, n);
+    int fit = 200 * 1024 / blocks_per_processor(n) / stage_bytes(mode, n, mb);
 
     return fit > 8 ? 8 : fit;
 }
@@ -110,30 +112,31 @@ static __device__ __forceinline__ int splits_of(const gemm_job &j)
     return j.part ? j.n_panels / j.chunk : 1;
 }
 
-static __device__ __forceinline__ int tiles_of(const gemm_job &j, int n_tile)
+static __device__ __forceinline__ int tiles_of(const gemm_job &j, int n_tile, int mb)
 {
-    return (j.tile ? *j.n_tiles : (j.n + n_tile - 1) / n_tile) * j.n_blocks * splits_of(j);
+    return (j.tile ? *j.n_tiles : (j.n + n_tile - 1) / n_tile) * (j.n_blocks / mb) * splits_of(j);
 }
 
 /* Token tiles of a row block follow each other: its weights stay in L2. */
-template <int N> static __device__ __forceinline__ gemm_tile tile_at(const gemm_job &j, int at)
+template <int N, int MB>
+static __device__ __forceinline__ gemm_tile tile_at(const gemm_job &j, int at)
 {
     gemm_tile x = {};
-    int n = j.n, n_tiles, splits = splits_of(j);
+    int n = j.n, n_tiles, splits = splits_of(j), n_blocks = j.n_blocks / MB;
 
     x.n_chunks = j.n_panels / j.chunk / splits;
     x.chunk = at % splits;
     at /= splits;
     if (j.tile) {
-        int2 entry = j.tile[at / j.n_blocks];
+        int2 entry = j.tile[at / n_blocks];
 
         x.expert = entry.x;
         x.base = j.first[x.expert];
         n = j.first[x.expert + 1] - x.base;
-        at -= (at / j.n_blocks - entry.y) * j.n_blocks; /* among the expert's */
+        at -= (at / n_blocks - entry.y) * n_blocks; /* among the expert's */
     }
     n_tiles = (n + N - 1) / N;
-    x.block = at / n_tiles;
+    x.block = at / n_tiles * MB;
     x.n = min(N, n - at % n_tiles * N);
     x.base += at % n_tiles * N;
     return x;
@@ -141,15 +144,15 @@ template <int N> static __device__ __forceinline__ gemm_tile tile_at(const gemm_
 
 /* ---- producer ---- */
 
-template <int MODE, int N>
+template <int MODE, int N, int MB>
 static __device__ void produce(const gemm_job &j, const CUtensorMap *map, uint8_t *xs, uint8_t *ws,
                                uint64_t *full, uint64_t *empty)
 {
-    const int STAGES = stages_of(MODE, N), WB = CONSUMERS * panel_bytes(MODE);
-    int stage = 0, phase = 0, n_tiles = tiles_of(j, N);
+    const int STAGES = stages_of(MODE, N, MB), WB = CONSUMERS * panel_bytes(MODE);
+    int stage = 0, phase = 0, n_tiles = tiles_of(j, N, MB);
 
     for (int at = blockIdx.x; at < n_tiles; at += gridDim.x) {
-        gemm_tile x = tile_at<N>(j, at);
+        gemm_tile x = tile_at<N, MB>(j, at);
         int panel = x.chunk * j.chunk, column = panel * PANEL;
         const uint8_t *w =
             j.w + x.expert * j.expert_bytes + ((int64_t)x.block * j.n_panels + panel) * WB;
@@ -158,8 +161,11 @@ static __device__ void produce(const gemm_job &j, const CUtensorMap *map, uint8_
             column += x.block * ROW_BLOCK / j.group_rows * j.n_panels * PANEL;
         for (int p = 0; p < x.n_chunks * j.chunk; p++) {
             barrier_wait(&empty[stage], phase ^ 1);
-            barrier_expect(&full[stage], WB + N * 128);
-            bulk_copy(ws + stage * WB, w + (int64_t)p * WB, WB, &full[stage]);
+            barrier_expect(&full[stage], MB * WB + N * 128);
+#pragma unroll
+            for (int mb = 0; mb < MB; mb++)
+                bulk_copy(ws + (stage * MB + mb) * WB, w + ((int64_t)mb * j.n_panels + p) * WB, WB,
+                          &full[stage]);
             box_copy(xs + stage * N * 128, map, column + p * PANEL, x.base, &full[stage]);
             if (++stage == STAGES) {
                 stage = 0;
@@ -240,30 +246,40 @@ static __device__ void store_tile(const gemm_job &j, const gemm_tile &x, int str
     }
 }
 
-template <int MODE, int N>
+/* Words of the panels of a stage, decoded: MB blocks of rows. */
+template <int MODE, int MB>
+static __device__ __forceinline__ void take_panels(uint32_t (&a)[MB][16], const uint8_t *ws,
+                                                   int stage, int wg, int th)
+{
+#pragma unroll
+    for (int mb = 0; mb < MB; mb++) {
+        panel_words<MODE> w;
+
+        load_panel<MODE>(&w, ws + ((stage * MB + mb) * CONSUMERS + wg) * panel_bytes(MODE), th);
+        decode_panel<MODE>(w, a[mb]);
+    }
+}
+
+template <int MODE, int N, int MB>
 static __device__ void consume(const gemm_job &j, const uint8_t *xs, const uint8_t *ws,
                                uint64_t *full, uint64_t *empty)
 {
-    const int STAGES = stages_of(MODE, N), PB = panel_bytes(MODE);
+    const int STAGES = stages_of(MODE, N, MB);
     int wg = threadIdx.x / 128 - 1, th = threadIdx.x % 128, stage = 0, phase = 0;
-    int n_tiles = tiles_of(j, N);
+    int n_tiles = tiles_of(j, N, MB);
 
     for (int at = blockIdx.x; at < n_tiles; at += gridDim.x) {
-        gemm_tile x = tile_at<N>(j, at);
-        float d[N / 2], sum[N / 2];
-        uint32_t a[2][16];
+        gemm_tile x = tile_at<N, MB>(j, at);
+        float d[MB][N / 2], sum[MB == 1 ? N / 2 : 1];
+        uint32_t a[2][MB][16];
         int prev = -1;
 
+        if (MB == 1)
 #pragma unroll
-        for (int i = 0; i < N / 2; i++)
-            sum[i] = 0;
-        {
-            panel_words<MODE> w;
-
-            barrier_wait(&full[stage], phase);
-            load_panel<MODE>(&w, ws + (stage * CONSUMERS + wg) * PB, th);
-            decode_panel<MODE>(w, a[0]);
-        }
+            for (int i = 0; i < N / 2; i++)
+                sum[i] = 0;
+        barrier_wait(&full[stage], phase);
+        take_panels<MODE, MB>(a[0], ws, stage, wg, th);
         for (int left = x.n_chunks; left > 0; left--) {
             for (int p = 0; p < j.chunk; p += 2) { /* chunks have an even number of panels */
 #pragma unroll
@@ -273,10 +289,13 @@ static __device__ void consume(const gemm_job &j, const uint8_t *xs, const uint8
                     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
                     for (int k = 0; k < 4; k++)
-                        wgmma<N>::bf16_rs(d, &a[h][4 * k], b + 2 * k, k > 0 || h > 0 || p > 0);
+#pragma unroll
+                        for (int mb = 0; mb < MB; mb++)
+                            wgmma<N>::bf16_rs(d[mb], &a[h][mb][4 * k], b + 2 * k,
+                                              k > 0 || h > 0 || p > 0);
                     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
                     asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-                    if (prev >= 0 && th == 0)
+                    if (prev >= 0 && th % 32 == 0) /* each warp: the others may be behind */
                         barrier_arrive(&empty[prev]);
                     prev = stage;
                     if (++stage == STAGES) {
@@ -284,50 +303,54 @@ static __device__ void consume(const gemm_job &j, const uint8_t *xs, const uint8
                         phase ^= 1;
                     }
                     if (h == 0 || p + 2 < j.chunk || left > 1) {
-                        panel_words<MODE> w;
-
                         barrier_wait(&full[stage], phase);
-                        load_panel<MODE>(&w, ws + (stage * CONSUMERS + wg) * PB, th);
-                        decode_panel<MODE>(w, a[h ^ 1]);
+                        take_panels<MODE, MB>(a[h ^ 1], ws, stage, wg, th);
                     }
                 }
             }
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+            if (MB == 1)
 #pragma unroll
-            for (int i = 0; i < N / 2; i++)
-                sum[i] += d[i];
+                for (int i = 0; i < N / 2; i++)
+                    sum[i] += d[0][i];
         }
-        if (th == 0)
+        if (th % 32 == 0)
             barrier_arrive(&empty[prev]);
-        store_tile<N>(j, x, wg * 4 + th / 32, sum);
+        if constexpr (MB == 1) {
+            store_tile<N>(j, x, wg * 4 + th / 32, sum);
+        } else {
+#pragma unroll
+            for (int mb = 0; mb < MB; mb++, x.block++)
+                store_tile<N>(j, x, wg * 4 + th / 32, d[mb]);
+        }
     }
 }
 
-template <int MODE, int N>
+template <int MODE, int N, int MB>
 static __global__ __launch_bounds__(GEMM_THREADS, blocks_per_processor(N)) void gemm_kernel(
     gemm_job j, const __grid_constant__ CUtensorMap map)
 {
-    const int STAGES = stages_of(MODE, N);
+    const int STAGES = stages_of(MODE, N, MB);
     extern __shared__ __align__(1024) uint8_t smem[];
     __shared__ __align__(8) uint64_t full[8], empty[8];
     uint8_t *ws = smem + STAGES * N * 128;
 
     if (threadIdx.x < STAGES) {
         barrier_init(&full[threadIdx.x], 1);
-        barrier_init(&empty[threadIdx.x], CONSUMERS);
+        barrier_init(&empty[threadIdx.x], CONSUMERS * 4);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     __syncthreads();
     if (threadIdx.x < 128) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == 0)
-            produce<MODE, N>(j, &map, smem, ws, full, empty);
+            produce<MODE, N, MB>(j, &map, smem, ws, full, empty);
     } else {
         if (blocks_per_processor(N) == 1)
             asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         else
             asm volatile("setmaxnreg.inc.sync.aligned.u32 96;");
-        consume<MODE, N>(j, smem, ws, full, empty);
+        consume<MODE, N, MB>(j, smem, ws, full, empty);
     }
 }
 
@@ -368,9 +391,10 @@ static bool map_of(cuda_impl *c, const gemm_job *j, int tile, CUtensorMap *map)
                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-template <int MODE, int N> static void run(cuda_impl *c, const gemm_job *job)
+template <int MODE, int N, int MB> static void run(cuda_impl *c, const gemm_job *job)
 {
-    int smem = stages_of(MODE, N) * stage_bytes(MODE, N), n_chunks = job->n_panels / job->chunk;
+    int smem = stages_of(MODE, N, MB) * stage_bytes(MODE, N, MB),
+        n_chunks = job->n_panels / job->chunk;
     int blocks = c->n_processors * blocks_per_processor(N);
     gemm_job j = *job;
     CUtensorMap map;
@@ -382,10 +406,10 @@ template <int MODE, int N> static void run(cuda_impl *c, const gemm_job *job)
     if (!j.tile && n_chunks > 1 && (j.n + N - 1) / N * j.n_blocks < c->n_processors)
         j.part = c->s.part;
     cuda_note(c,
-              cudaFuncSetAttribute((const void *)gemm_kernel<MODE, N>,
+              cudaFuncSetAttribute((const void *)gemm_kernel<MODE, N, MB>,
                                    cudaFuncAttributeMaxDynamicSharedMemorySize, smem),
               "a product");
-    gemm_kernel<MODE, N><<<(unsigned)blocks, GEMM_THREADS, smem, c->stream>>>(j, map);
+    gemm_kernel<MODE, N, MB><<<(unsigned)blocks, GEMM_THREADS, smem, c->stream>>>(j, map);
     cuda_launched(c, "a product");
     if (j.part) {
         int64_t threads = (int64_t)j.n * j.n_blocks * ROW_BLOCK / 2;
@@ -405,11 +429,13 @@ size_t cuda_part_bytes(int n_processors)
 template <int MODE> static void choose(cuda_impl *c, const gemm_job *j, int tile)
 {
     if (tile == 32)
-        run<MODE, 32>(c, j);
+        run<MODE, 32, 1>(c, j);
     else if (tile == 64)
-        run<MODE, 64>(c, j);
+        run<MODE, 64, 1>(c, j);
+    else if (j->chunk == j->n_panels && j->n_blocks % 2 == 0)
+        run<MODE, 128, 2>(c, j);
     else
-        run<MODE, 128>(c, j);
+        run<MODE, 128, 1>(c, j);
 }
 
 void cuda_gemm(cuda_impl *c, int mode, const gemm_job *j, int tile)

@@ -13,7 +13,7 @@
  * number of rows, so bits do not depend on which kernel runs. */
 #pragma once
 
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/mma.cuh"
 
 #define PANEL     64  /* rows and columns */
 #define ROW_BLOCK 128 /* rows */
@@ -34,14 +34,6 @@ static __host__ __device__ constexpr int panel_bytes(int mode)
 static __host__ __device__ constexpr int scale_shift(int mode)
 {
     return mode == PACK_FP4 ? 126 : 120;
-}
-
-static __device__ __forceinline__ uint32_t mul_bf16x2(uint32_t a, uint32_t b)
-{
-    uint32_t r;
-
-    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-    return r;
 }
 
 /* Byte i of a word of scales as a power of two in both halves. */
@@ -156,10 +148,12 @@ typedef struct gemm_job {
     float *part;          /* cuda_gemm: chunks are added by cuda_gemm_finish; else NULL */
 } gemm_job;
 
-/* How many chunks K has: at most 8, each of an even number of panels. */
-static inline int chunks_of(int n_panels)
+/* How many chunks K has, of an even number of panels each: one where K is short (long sums in one
+ * accumulator lose bits) and the rows alone give enough warps to stream the weights, else at
+ * most 8. A property of the weight. */
+static inline int chunks_of(int n_panels, int64_t rows)
 {
-    int n = 8;
+    int n = rows >= 16384 && n_panels <= 20 ? 1 : 8;
 
     while (n_panels % (2 * n))
         n /= 2;

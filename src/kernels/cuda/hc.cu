@@ -1,6 +1,6 @@
 /* Hyper-connections with the norm and the quantisation behind them (kernels/hc.h). For any shape
  * and any parts of the step: one block per row. */
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/mma.cuh"
 
 #define MAX_HC 4
 
@@ -171,14 +171,6 @@ template <int HC> static __global__ void hc_kernel(hc_args a, hc_weights w)
 #define PARTS    (N_MIX + 2)         /* sums of a segment: mix, squares of x and of c */
 #define STEPS    (WIDTH / 16)
 #define WARP_MIX (TOKENS * N_MIX)
-
-static __device__ __forceinline__ void mma(float *d, const uint32_t *a, uint32_t b0, uint32_t b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 static __device__ __forceinline__ float low(uint32_t pair)
 {

@@ -63,7 +63,7 @@ static void linear_packed(cuda_impl *c, const linear_args *a, int64_t groups)
     j.w = (const uint8_t *)w->data;
     j.n_blocks = (int)(w->rows / ROW_BLOCK);
     j.n_panels = (int)(w->cols / PANEL);
-    j.chunk = j.n_panels / chunks_of(j.n_panels);
+    j.chunk = j.n_panels / chunks_of(j.n_panels, w->rows);
     j.end = a->out != LINEAR_F32 ? END_ACT : a->accumulate ? END_ADD : END_F32;
     j.x = (const bf16 *)a->x;
     j.x_stride = groups * w->cols;

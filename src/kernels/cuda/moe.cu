@@ -201,29 +201,36 @@ template <bool UP> static __global__ void expert_kernel(experts_job j)
     }
 }
 
-/* y = sum of the row's outputs in ascending expert id, then the shared one. */
+#define MAX_ACTIVE 64
+
+/* y = sum of the row's outputs in ascending expert id, then the shared one. Block (row, a part of
+ * the columns), two columns a thread. */
 static __global__ void sum_kernel(experts_job j, const int32_t *ids, bf16 *y)
 {
-    int64_t row = blockIdx.x, hidden = j.x.hidden;
-    __shared__ int order[64];
+    __shared__ int64_t order[MAX_ACTIVE + 1]; /* rows of ye */
+    int64_t row = blockIdx.x, hidden = j.x.hidden, at = (int64_t)blockIdx.y * THREADS + threadIdx.x;
+    float a = 0, b = 0;
 
-    if (threadIdx.x == 0)
-        for (int i = 0; i < j.k; i++) {
-            int at = i;
-
-            for (; at > 0 && ids[row * j.k + order[at - 1]] > ids[row * j.k + i]; at--)
-                order[at] = order[at - 1];
-            order[at] = i;
-        }
-    __syncthreads();
-    for (int64_t d = threadIdx.x; d < hidden; d += THREADS) {
-        float sum = 0;
+    if (threadIdx.x < j.k) {
+        int rank = 0;
 
         for (int i = 0; i < j.k; i++)
-            sum += from_bf(j.ye[j.pos[row * j.k + order[i]] * hidden + d]);
-        sum += from_bf(j.ye[((int64_t)j.n * j.k + row) * hidden + d]);
-        y[row * hidden + d] = to_bf(sum);
+            rank += ids[row * j.k + i] < ids[row * j.k + threadIdx.x];
+        order[rank] = j.pos[row * j.k + threadIdx.x];
     }
+    if (threadIdx.x == 0)
+        order[j.k] = (int64_t)j.n * j.k + row;
+    __syncthreads();
+    if (at >= hidden / 2)
+        return;
+#pragma unroll 8
+    for (int i = 0; i <= j.k; i++) {
+        uint32_t v = ((const uint32_t *)j.ye)[order[i] * (hidden / 2) + at];
+
+        a += from_bf((bf16)v);
+        b += from_bf((bf16)(v >> 16));
+    }
+    ((uint32_t *)y)[row * (hidden / 2) + at] = (uint32_t)to_bf(a) | (uint32_t)to_bf(b) << 16;
 }
 
 /* Tiles of at most n_tile tokens, expert by expert; one block. */
@@ -266,7 +273,7 @@ static gemm_job packed_job(cuda_impl *c, const experts_args *a, bool up, bool ro
 
     j.n_blocks = (int)(rows / ROW_BLOCK);
     j.n_panels = (int)(cols / PANEL);
-    j.chunk = j.n_panels / chunks_of(j.n_panels);
+    j.chunk = j.n_panels / chunks_of(j.n_panels, rows);
     j.n = a->n;
     j.end = up ? END_SWIGLU : END_ACT;
     j.limit = a->limit;
@@ -342,10 +349,11 @@ void cuda_moe(cuda_impl *c, const experts_args *a)
                      c->s.ye};
     dim3 up((unsigned)((x->inter + WARPS - 1) / WARPS), (unsigned)x->n_experts + 1);
     dim3 down((unsigned)((x->hidden + WARPS - 1) / WARPS), (unsigned)x->n_experts + 1);
+    dim3 sum((unsigned)a->n, (unsigned)((x->hidden / 2 + THREADS - 1) / THREADS));
     int tile = expert_tile(a->n * a->k / x->n_experts);
     quantize_args q = {};
 
-    if (a->k > 64 || x->n_experts > MAX_EXPERTS)
+    if (a->k > MAX_ACTIVE || x->n_experts > MAX_EXPERTS)
         cuda_note(c, cudaErrorNotSupported, "experts: more than 64 per row, or than 1024");
     group_kernel<<<x->n_experts + 1, THREADS, 0, c->stream>>>(a->ids, a->n * a->k, x->n_experts,
                                                               c->s.slot, c->s.first, c->s.pos);
@@ -369,6 +377,6 @@ void cuda_moe(cuda_impl *c, const experts_args *a)
         expert_kernel<false><<<down, THREADS, 0, c->stream>>>(j);
         cuda_launched(c, "experts");
     }
-    sum_kernel<<<a->n, THREADS, 0, c->stream>>>(j, a->ids, (bf16 *)a->y);
+    sum_kernel<<<sum, THREADS, 0, c->stream>>>(j, a->ids, (bf16 *)a->y);
     cuda_launched(c, "experts");
 }

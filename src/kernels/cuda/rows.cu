@@ -97,19 +97,31 @@ void cuda_keep_rows(cuda_impl *c, const keep_rows_args *a)
 
 /* ---- Q8 ---- */
 
-static __global__ void quantize_kernel(const bf16 *x, bf16 *q8, int64_t n)
+/* Four values a thread; the 32 of a group lie in eight lanes. n is a multiple of 32, so that lanes
+ * of a group are all there; lanes without one take part in the exchange. */
+static __global__ void quantize_kernel(const uint2 *x, uint2 *q8, int64_t n)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    uint2 in = i < n / 4 ? x[i] : make_uint2(0, 0);
+    float v[4] = {from_bf((bf16)in.x), from_bf((bf16)(in.x >> 16)), from_bf((bf16)in.y),
+                  from_bf((bf16)(in.y >> 16))};
+    float s = fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
 
-    if (i / 32 * 32 < n) /* n is a multiple of 32: whole warps */
-        q8[i] = q8_value(from_bf(x[i]));
+    s = q8_scale(lanes_max(s, 8));
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        v[j] = e4m3(to_e4m3(fminf(fmaxf(v[j] / s, -448.0f), 448.0f))) * s;
+    if (i < n / 4)
+        q8[i] = make_uint2((uint32_t)to_bf(v[0]) | (uint32_t)to_bf(v[1]) << 16,
+                           (uint32_t)to_bf(v[2]) | (uint32_t)to_bf(v[3]) << 16);
 }
 
 void cuda_quantize(cuda_impl *c, const quantize_args *a)
 {
     int64_t n = (int64_t)a->n * a->cols;
 
-    quantize_kernel<<<blocks_of(n), THREADS, 0, c->stream>>>((const bf16 *)a->x, (bf16 *)a->q8, n);
+    quantize_kernel<<<blocks_of(n / 4), THREADS, 0, c->stream>>>((const uint2 *)a->x,
+                                                                 (uint2 *)a->q8, n);
     cuda_launched(c, "quantize");
 }
 

@@ -165,6 +165,7 @@ static __global__ void sample_kernel(const sample_row *rows, const float *logits
     best = arg_max(z, vocab);
     if (best && r.temperature > 0) {
         top = z[id_of(best)];
+        __syncthreads(); /* everybody has it before anybody changes z */
         keep_top_k(z, vocab, r.top_k);
         if (r.top_p < 1)
             keep_top_p(z, vocab, r.top_p, top);

@@ -4,14 +4,6 @@
  * registers. The chunks of a strip are added in ascending order through shared memory. */
 #include "kernels/cuda/gemm.cuh"
 
-static __device__ __forceinline__ void mma(float *d, const uint32_t *a, uint32_t b0, uint32_t b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 /* Panels in flight for a warp: about 64 registers of codes. */
 static __host__ __device__ constexpr int ahead_of(int mode, int r)
 {
@@ -167,12 +159,12 @@ template <int MODE, int R> static void run(cuda_impl *c, const gemm_job *j, int 
 template <int MODE> static void choose(cuda_impl *c, const gemm_job *j, int max_tiles)
 {
     int sets = WARPS / (j->n_panels / j->chunk);
-    int64_t blocks = (int64_t)j->n_blocks * 8 / sets * max_tiles;
+    int64_t blocks = (int64_t)j->n_blocks * 8 / sets * max_tiles; /* of one strip per warp */
     bool wide = j->group_rows == 0 || j->group_rows % PANEL == 0; /* strips of one group */
 
-    if (wide && blocks >= 4 * 264 && sets <= 2)
+    if (wide && blocks >= 4 * 264 && j->n_blocks * 8 % (sets * 4) == 0)
         run<MODE, 4>(c, j, max_tiles);
-    else if (wide && blocks >= 2 * 264 && sets <= 4)
+    else if (wide && blocks >= 2 * 264 && j->n_blocks * 8 % (sets * 2) == 0)
         run<MODE, 2>(c, j, max_tiles);
     else
         run<MODE, 1>(c, j, max_tiles);

@@ -98,7 +98,7 @@ done:
 /* ---- scratch ---- */
 
 typedef struct scratch_sizes {
-    size_t tile, slot, hc_part, hc_row, pos, part, first, h, ye, z, stage;
+    size_t tile, slot, query, query_w, hc_part, hc_row, pos, part, first, h, ye, z, stage;
 } scratch_sizes;
 
 /* What sample() points at: room for the worst row, and for plain rows with a mask each. */
@@ -118,6 +118,8 @@ static scratch_sizes sizes_of(const kernel_limits *l)
         .tile = cuda_aligned((slots / 8 + (size_t)l->n_experts + 2) * 8),
         .slot = cuda_aligned(slots * sizeof(int32_t)),
         .pos = cuda_aligned(slots * sizeof(int32_t)),
+        .query = cuda_aligned(rows * 32 * 128 * sizeof(uint16_t)),
+        .query_w = cuda_aligned(rows * 32 * sizeof(float)),
         .hc_part = cuda_aligned(rows * ((size_t)l->hidden / 256 + 1) * 26 * sizeof(float)),
         .hc_row = cuda_aligned(rows * (size_t)l->hidden * sizeof(uint16_t)),
         .part = cuda_part_bytes(n_processors()),
@@ -130,8 +132,8 @@ static scratch_sizes sizes_of(const kernel_limits *l)
 
 static size_t total(const scratch_sizes *z)
 {
-    return z->tile + z->slot + z->hc_part + z->hc_row + z->pos + z->part + z->first + z->h + z->ye +
-           z->z + z->stage;
+    return z->tile + z->slot + z->query + z->query_w + z->hc_part + z->hc_row + z->pos + z->part +
+           z->first + z->h + z->ye + z->z + z->stage;
 }
 
 static size_t op_scratch_bytes(const kernels *k, const kernel_limits *l)
@@ -171,6 +173,8 @@ static di_code op_reserve(kernels *k, const kernel_limits *l, di_status *st)
     c->s.tile = carve(&at, z.tile);
     c->s.n_max_tiles = (int)(z.tile / 8) - 1;
     c->s.slot = carve(&at, z.slot);
+    c->s.query = carve(&at, z.query);
+    c->s.query_w = carve(&at, z.query_w);
     c->s.hc_part = carve(&at, z.hc_part);
     c->s.hc_row = carve(&at, z.hc_row);
     c->s.pos = carve(&at, z.pos);
