@@ -30,6 +30,15 @@
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
+/* Rows of each tile of n rows, the last may have fewer: alike, for a narrow one leaves the units
+ * that multiply waiting for their own results. */
+static int tile_rows(int n)
+{
+    int tiles = (n + TILE - 1) / TILE;
+
+    return tiles ? (n + tiles - 1) / tiles : TILE;
+}
+
 /* Column k of a block as f32, all rows of the strip. Loads and look-ups that neighbouring columns
  * share are written out for each; the compiler merges them. */
 #if defined(CPU_AVX512)
@@ -209,6 +218,10 @@ INLINE void decode_chunk(float *panel, float *scale, strip_format format, const 
 
         UNROLL
         for (int k = 0; k < BLOCK; k++) {
+            const int per_column = (int)block_bytes(format) / BLOCK;
+
+            if (k * per_column / 64 != (k + 1) * per_column / 64)
+                _mm_prefetch((const char *)block + k * per_column + 512, _MM_HINT_T0);
             decode(w, format, block, k);
             for (int v = 0; v < NV; v++)
                 vf_store(panel + (b * BLOCK + k) * STRIP + v * VF, w[v]);
@@ -219,10 +232,17 @@ INLINE void decode_chunk(float *panel, float *scale, strip_format format, const 
     }
 }
 
+/* Weights that come next, `step` bytes of them for every column that is multiplied: memory works
+ * while the products are computed. step 0: nothing new. */
+typedef struct ahead {
+    const char *at;
+    size_t step;
+} ahead;
+
 /* out [n][STRIP] += scale * (panel x) for `blocks` blocks and the n rows of a tile;
  * x [blocks][n][BLOCK]. */
 INLINE void tile(float *out, const float *panel, const float *scale, const float *x, int n,
-                 int blocks)
+                 int blocks, ahead next)
 {
     for (int b = 0; b < blocks; b++, x += n * BLOCK) {
         for (int half = 0; half < NV; half += TILE_NV) {
@@ -235,6 +255,8 @@ INLINE void tile(float *out, const float *panel, const float *scale, const float
             for (int k = 0; k < BLOCK; k++) {
                 vf w0 = vf_load(w + k * STRIP), w1 = vf_load(w + k * STRIP + VF);
 
+                _mm_prefetch(next.at, _MM_HINT_T1);
+                next.at += next.step;
                 UNROLL
                 for (int t = 0; t < n; t++) {
                     vf xk = vf_set(x[t * BLOCK + k]);
@@ -257,11 +279,11 @@ INLINE void tile(float *out, const float *panel, const float *scale, const float
 }
 
 static void tile_n(float *out, const float *panel, const float *scale, const float *x, int n,
-                   int blocks)
+                   int blocks, ahead next)
 {
 #define CASE(i)                                                                                    \
     case i:                                                                                        \
-        tile(out, panel, scale, x, i, blocks);                                                     \
+        tile(out, panel, scale, x, i, blocks, next);                                               \
         break;
     switch (n) {
         CASE(1)
@@ -287,6 +309,8 @@ static void tile_n(float *out, const float *panel, const float *scale, const flo
 static void paneled(float *out, const strip *s, const float *x, int n, float *panel)
 {
     float *scale = panel + STRIP_CHUNK * BLOCK * STRIP;
+    size_t bytes = block_bytes(s->format);
+    int each = tile_rows(n);
 
     memset(out, 0, (size_t)n * STRIP * sizeof *out);
     for (int64_t b = 0; b < s->n_blocks; b += STRIP_CHUNK) {
@@ -298,11 +322,13 @@ static void paneled(float *out, const strip *s, const float *x, int n, float *pa
             decode_chunk(panel, scale, STRIP_FP4, s, b, blocks);
         else
             decode_chunk(panel, scale, STRIP_BF16, s, b, blocks);
-        for (int t = 0; t < n; t += TILE) {
-            int width = n - t < TILE ? n - t : TILE;
+        for (int t = 0; t < n; t += each) {
+            int width = n - t < each ? n - t : each;
+            ahead next = {.at = (const char *)s->data + (size_t)(b + blocks) * bytes};
 
+            next.step = t == 0 ? bytes / BLOCK / (NV / TILE_NV) : 0;
             tile_n(out + t * STRIP, panel, scale, x + (t * s->n_blocks + b * width) * BLOCK, width,
-                   blocks);
+                   blocks, next);
         }
     }
 }
@@ -324,9 +350,10 @@ void CPU_FN(strip_pack)(float *out, const uint16_t *x, int64_t stride, const int
                         int64_t cols)
 {
     int64_t n_blocks = (cols + BLOCK - 1) / BLOCK;
+    int each = tile_rows(n);
 
     for (int i = 0; i < n; i++) {
-        int t = i / TILE * TILE, width = n - t < TILE ? n - t : TILE;
+        int t = i / each * each, width = n - t < each ? n - t : each;
         const uint16_t *from = x + (index ? index[i] : i) * stride;
         float *to = out + (t * n_blocks + (i - t)) * BLOCK;
 

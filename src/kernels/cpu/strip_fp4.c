@@ -38,6 +38,15 @@ _Static_assert(CHUNK *PANEL <= STRIP_PANEL_FLOATS * 4, "the panel fits the scrat
 #define CORRECTION (DIGITS * QUADS)
 #define FACTOR     (DIGITS * QUADS + 1)
 
+/* Rows of each tile of n rows, the last may have fewer: alike, for a narrow one leaves the units
+ * that multiply waiting for their own results. */
+static int tile_rows(int n)
+{
+    int tiles = (n + TILE - 1) / TILE;
+
+    return tiles ? (n + tiles - 1) / tiles : TILE;
+}
+
 static void pack_block(int32_t *record, const uint16_t *x)
 {
     float s = q8_scale(x);
@@ -64,9 +73,10 @@ void strip_pack_fp4_avx512(void *out, const uint16_t *x, int64_t stride, const i
                            int n, int64_t cols)
 {
     int64_t n_blocks = cols / BLOCK;
+    int each = tile_rows(n);
 
     for (int i = 0; i < n; i++) {
-        int t = i / TILE * TILE, width = n - t < TILE ? n - t : TILE;
+        int t = i / each * each, width = n - t < each ? n - t : each;
         const uint16_t *from = x + (index ? index[i] : i) * stride;
         int32_t *to = (int32_t *)out + (t * n_blocks + (i - t)) * RECORD;
 
@@ -190,10 +200,13 @@ static void decode_chunk(uint8_t *panel, const uint8_t *block, int n)
     }
 }
 
-/* out [n][STRIP] += products of `blocks` blocks with the n rows of a tile. */
+/* out [n][STRIP] += products of `blocks` blocks with the n rows of a tile. Meanwhile memory brings
+ * what comes behind them (a tile that is not the first asks for it in vain: it is there). */
 INLINE void tile(float *out, const uint8_t *panel, const uint8_t *block, const int32_t *x, int n,
                  int blocks)
 {
+    const char *ahead = (const char *)block + blocks * FP4_BYTES;
+
     for (int b = 0; b < blocks; b++, x += n * RECORD, panel += PANEL, block += FP4_BYTES) {
         sums sum[TILE][NV][DIGITS];
 
@@ -207,6 +220,9 @@ INLINE void tile(float *out, const uint8_t *panel, const uint8_t *block, const i
         for (int quad = 0; quad < QUADS; quad++) {
             __m512i w0 = _mm512_loadu_si512(panel + quad * NV * 64);
             __m512i w1 = _mm512_loadu_si512(panel + quad * NV * 64 + 64);
+
+            _mm_prefetch(ahead, _MM_HINT_T1);
+            ahead += FP4_BYTES / QUADS;
 
             UNROLL
             for (int t = 0; t < n; t++) {
@@ -233,14 +249,16 @@ INLINE void tile(float *out, const uint8_t *panel, const uint8_t *block, const i
 
 static void paneled(float *out, const strip *s, const int32_t *x, int n, uint8_t *panel)
 {
+    int each = tile_rows(n);
+
     memset(out, 0, (size_t)n * STRIP * sizeof *out);
     for (int64_t b = 0; b < s->n_blocks; b += CHUNK) {
         int blocks = (int)(s->n_blocks - b < CHUNK ? s->n_blocks - b : CHUNK);
         const uint8_t *block = s->data + (size_t)b * FP4_BYTES;
 
         decode_chunk(panel, block, blocks);
-        for (int t = 0; t < n; t += TILE) {
-            int width = n - t < TILE ? n - t : TILE;
+        for (int t = 0; t < n; t += each) {
+            int width = n - t < each ? n - t : each;
             const int32_t *from = x + (t * s->n_blocks + b * width) * RECORD;
             float *to = out + t * STRIP;
 
