@@ -533,14 +533,15 @@ def test_a_slow_head_and_a_slow_body_are_cut():
 # ---- limits ----
 
 def test_a_full_queue_gives_429_and_lets_others_finish():
-    with serve("--max-running", 2, "--max-queued", 3, "--script-step-us", 20000) as s:
+    with serve("--max-running", 2, "--max-queued", 3, "--script-step-us", 80000) as s:
         with concurrent.futures.ThreadPoolExecutor(12) as pool:
             jobs = [pool.submit(s.request, "POST", "/v1/completions",
                                 {"model": "tiny", "prompt": "a", "max_tokens": 10})
                     for _ in range(12)]
             results = [j.result() for j in jobs]
         statuses = sorted(r[0] for r in results)
-        assert statuses.count(200) >= 5 and statuses.count(429) >= 1
+        # 3 at least: those that wait count before the first of them runs
+        assert statuses.count(200) >= 3 and statuses.count(429) >= 1
         assert set(statuses) == {200, 429}
         for status, headers, body in results:
             if status == 429:
