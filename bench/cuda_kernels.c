@@ -222,7 +222,7 @@ static void experts_all(void)
     for (size_t i = 0; i < (size_t)HIDDEN * INTER; i++)
         codes[i] = (codes[i] & 0x7Fu) == 0x7Fu ? 0 : codes[i];
     for (int e = 0; e < EXPERTS; e++)
-        part[e] = (fp4_part){.data = codes + e * 4096, .scale = scales};
+        part[e] = (fp4_part){.data = codes + (size_t)e * 4096, .scale = scales};
     s.w1 = s.w3 = s.w2 = part;
     s.shared_w1 = s.shared_w3 = (weight_part){.data = codes, .scale = scales, .rows = INTER};
     s.shared_w2 = (weight_part){.data = codes, .scale = scales, .rows = HIDDEN};
@@ -292,7 +292,7 @@ static void hc_all(void)
     a.comb = a.comb_out = device((size_t)MAX_ROWS * 64);
     a.pre_in = device((size_t)MAX_ROWS * 16);
     a.pre_out = device((size_t)MAX_ROWS * 16);
-    a.fn = plain_weight(WEIGHT_F32, 24, 4 * HIDDEN);
+    a.fn = plain_weight(WEIGHT_F32, 24, (int64_t)4 * HIDDEN);
     a.base = plain_weight(WEIGHT_VEC_F32, 1, 24);
     a.scale = plain_weight(WEIGHT_VEC_F32, 1, 3);
     a.norm = plain_weight(WEIGHT_VEC_BF16, 1, HIDDEN);
@@ -401,7 +401,7 @@ static seq_case *sequence(int64_t len)
                                    .rope = 64,
                                    .scale = 0.044f,
                                    .q = rows_of(KV_ROWS, 64 * 512),
-                                   .cs = device(KV_ROWS * 64 * 4),
+                                   .cs = device((size_t)KV_ROWS * 64 * 4),
                                    .kv_rows = state_of(&c.l, KV_ROWS * 528 / 45568 + 1),
                                    .sink = plain_weight(WEIGHT_VEC_F32, 1, 64),
                                    .sel = put_new(sel, (size_t)KV_ROWS * TOPK * sizeof *sel),
@@ -430,7 +430,7 @@ static seq_case *sequence(int64_t len)
                              .scores = put_new(noise, n_noise * sizeof *noise),
                              .stride = c.scores.stride,
                              .sel = device((size_t)KV_ROWS * TOPK * 4),
-                             .n_sel = device(KV_ROWS * 4)};
+                             .n_sel = device((size_t)KV_ROWS * 4)};
     mem_free(noise);
     mem_free(table);
     mem_free(seq);
@@ -502,7 +502,7 @@ int main(int argc, char **argv)
     linear_shape("wq_b", WEIGHT_FP8, 32768, 1280, 1, few, 7);
     linear_shape("wo_a", WEIGHT_FP8, 8192, 4096, 8, few, 7);
     linear_shape("wo_b", WEIGHT_FP8, HIDDEN, 8192, 1, few, 8);
-    linear_shape("shared_up", WEIGHT_FP8, 2 * INTER, HIDDEN, 1, few, 8);
+    linear_shape("shared_up", WEIGHT_FP8, (int64_t)2 * INTER, HIDDEN, 1, few, 8);
     linear_shape("shared_down", WEIGHT_FP8, HIDDEN, INTER, 1, few, 8);
     linear_shape("engram_wkv", WEIGHT_FP8, 25600, 6144, 1, few, 7);
     linear_shape("router", WEIGHT_BF16, 384, HIDDEN, 1, few, 7);

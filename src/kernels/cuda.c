@@ -39,7 +39,7 @@ static void find(void)
     void *lib = open_library(), *sym = lib ? dlsym(lib, CUDA_LIBRARY_OPEN) : NULL;
 
     if (!sym) {
-        const char *text = dlerror();
+        const char *text = dlerror(); /* NOLINT(concurrency-mt-unsafe): per thread in glibc */
 
         snprintf(reason, sizeof reason, "%s", text ? text : CUDA_LIBRARY " cannot be used");
         return;
