@@ -132,7 +132,7 @@ static void measure(const bench_options *o, const bench_prompt *prompt, int n, i
 int main(int argc, char **argv)
 {
     static const int in_flight[] = {1, 4, 16, 64};
-    bench_options o = rig_options(argc, argv, 3, "models/tiny");
+    bench_options o = rig_options(argc, argv, 1, "models/tiny");
     di_model *m = rig_model(&o, o.model);
     bench_prompt *prompt;
     int n = rig_prompts(&prompt);

@@ -147,7 +147,7 @@ static void measure_idle(const bench_options *o, int in_flight, bool no_async)
 
 int main(int argc, char **argv)
 {
-    bench_options o = rig_options(argc, argv, 3, "models/tiny");
+    bench_options o = rig_options(argc, argv, 1, "models/tiny");
 
     if (rig_wants(&o, "host")) {
         measure_host(&o, MINI, -1, "256 sequences");

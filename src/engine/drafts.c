@@ -15,6 +15,7 @@
 #define FIRST_PAUSE  4  /* steps without drafts between two probes, at first */
 #define MAX_PAUSE    64 /* at most */
 #define PROBE_BLOCK  2
+#define WORTH_IT     1.03  /* the least gain that drafts are proposed for */
 #define FEW_SEQS     16    /* up to so many the block is chosen before every round ... */
 #define CHOOSE_EVERY 16    /* ... else every so many rounds */
 #define MEMORY       0.15f /* weight of the newest confidences */
@@ -225,7 +226,7 @@ static void choose_block(di_engine *e, const job *j, int n)
 {
     exec *x = &e->x;
     int *length = x->token, *best_length = x->length, best = 0;
-    double best_rate = n / cost_step(&x->cost, n);
+    double best_rate = WORTH_IT * n / cost_step(&x->cost, n);
 
     for (int k = 0; k < n; k++)
         best_length[k] = 0;
@@ -276,18 +277,19 @@ static int choose_who(di_engine *e, const job *j, int n, int *block)
 {
     exec *x = &e->x;
     int kept = 0;
+    bool turn = x->n_rounds++ % (uint64_t)(n < CHOOSE_EVERY ? n : CHOOSE_EVERY) == 0;
 
     *block = x->draft_block;
     if (e->opt.draft_fixed || x->cost.n == 0)
         return n;
-    if (n <= FEW_SEQS || x->n_rounds++ % CHOOSE_EVERY == 0)
+    if (n <= FEW_SEQS || turn)
         choose_block(e, j, n);
     *block = x->draft_next;
     for (int k = 0; k < n; k++) {
         choice *c = choice_of(j->plan.part[x->draft_part[k]].item);
 
-        if (c->x.pause > 1) {
-            c->x.pause--;
+        if (c->x.pause > 1 || (c->x.pause == 1 && !turn)) { /* probes of many go together */
+            c->x.pause -= c->x.pause > 1;
             continue;
         }
         if (c->x.pause == 1 && *block < PROBE_BLOCK)
