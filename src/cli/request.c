@@ -496,11 +496,11 @@ static di_code compile(request *r, const request_defaults *d, const constraint *
 
 di_code request_mask(const request *r, grammar_state **out, di_status *st)
 {
+    const grammar_start start = {.last_token = r->ids.ids[r->ids.n - 1],
+                                 .in_reasoning = r->starts_in_reasoning};
+
     *out = NULL;
-    if (!r->prog)
-        return DI_OK;
-    return grammar_state_new(r->prog, &(grammar_start){.last_token = r->ids.ids[r->ids.n - 1]}, out,
-                             st);
+    return r->prog ? grammar_state_new(r->prog, &start, out, st) : DI_OK;
 }
 
 static di_code settle_logprobs(const body *b, di_status *st)

@@ -129,6 +129,7 @@ grammar_cache_counts grammar_get_counts(grammar *g);
 
 typedef struct grammar_start {
     int32_t last_token;   /* of the prompt: "<think>" = the answer begins with reasoning; -1 */
+    bool in_reasoning;    /* the prompt ends inside reasoning, whatever its last token */
     int64_t think_budget; /* reasoning tokens after which "</think>" is forced; 0 = no limit */
 } grammar_start;
 

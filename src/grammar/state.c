@@ -90,7 +90,9 @@ di_code grammar_state_new(grammar_prog *p, const grammar_start *start, grammar_s
 {
     const grammar *g = p->g;
     grammar_state *s = mem_try_calloc(1, sizeof *s);
-    bool thinks = start && g->think_begin >= 0 && start->last_token == g->think_begin;
+    bool thinks =
+        start && g->think_end >= 0 &&
+        (start->in_reasoning || (g->think_begin >= 0 && start->last_token == g->think_begin));
 
     *out = NULL;
     if (!s || !(s->row = mem_try_calloc(g->n_words, sizeof *s->row))) {

@@ -98,6 +98,7 @@ static bool constrain_format(reading *rd, const answer_format *f)
         return true;
     case RECIPE_FORMAT_JSON_SCHEMA:
         k->kind = RECIPE_CONSTRAINT_JSON;
+        k->strict = f->strict;
         jtree_print(f->checked, JTREE_COMPACT, &text);
         k->text = take_str(rd, &text, &k->n);
         return k->text != NULL;

@@ -85,6 +85,7 @@ typedef struct recipe_constraint {
     const char *text; /* 0-terminated */
     size_t n;
     bool one_call; /* parallel_tool_calls is false */
+    bool strict;   /* of a schema: what cannot be enforced is refused */
 } recipe_constraint;
 
 /* Where the answer begins (spec recipe.md 1.6 and 3.1). */

@@ -52,8 +52,11 @@ bool demand_make(demand *c, grammar *g, const recipe_request *q, int32_t last_to
     const grammar_spec spec = {.kind = kind_of(k->kind),
                                .text = k->text,
                                .n = k->n,
-                               .strict = any_strict(&q->chat),
+                               .strict = k->strict || any_strict(&q->chat),
                                .single_call = k->one_call};
+    const grammar_start start = {.last_token = last_token,
+                                 .in_reasoning = q->parsing.stage == RECIPE_STAGE_REASONING ||
+                                                 q->parsing.stage == RECIPE_STAGE_REASONING_ON};
     grammar_detail detail = {0};
     di_status st = {0};
 
@@ -66,8 +69,7 @@ bool demand_make(demand *c, grammar *g, const recipe_request *q, int32_t last_to
             return true;
         return fail(e, &st, &detail, spec.kind);
     }
-    if (grammar_state_new(c->prog, &(grammar_start){.last_token = last_token}, &c->state, &st) !=
-        DI_OK)
+    if (grammar_state_new(c->prog, &start, &c->state, &st) != DI_OK)
         return fail(e, &st, &detail, spec.kind);
     return true;
 }

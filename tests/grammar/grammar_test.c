@@ -271,7 +271,10 @@ static void test_the_budget_of_reasoning_forces_its_end(void **state)
     grammar_state *s;
 
     (void)state;
-    assert_int_equal(grammar_state_new(p, &(grammar_start){think_begin, 3}, &s, NULL), DI_OK);
+    assert_int_equal(
+        grammar_state_new(p, &(grammar_start){.last_token = think_begin, .think_budget = 3}, &s,
+                          NULL),
+        DI_OK);
     for (int i = 0; i < 3; i++) {
         assert_true(grammar_fill(s, row));
         assert_true(in_row(row, think_end) && in_row(row, 300) && !in_row(row, eos));
@@ -287,6 +290,12 @@ static void test_the_budget_of_reasoning_forces_its_end(void **state)
     assert_true(grammar_accept(s, 301) && grammar_accept(s, think_end));
     assert_true(grammar_fill(s, row));
     assert_false(in_row(row, think_end) || in_row(row, 300));
+    grammar_state_free(s);
+
+    /* a prompt that ends in the middle of reasoning */
+    assert_int_equal(grammar_state_new(p, &(grammar_start){300, true, 0}, &s, NULL), DI_OK);
+    assert_true(grammar_accept(s, 301) && grammar_accept(s, think_end));
+    assert_false(grammar_accept(s, 301));
     grammar_state_free(s);
     grammar_prog_unref(p);
     free(row);
