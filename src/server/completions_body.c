@@ -148,14 +148,16 @@ static di_code read_bias(completion_body *b, const backend *be, json_read *r, di
     DI_TRY(json_object(r, st));
     while (json_key(r, &key, &n)) {
         di_logit_bias *e = &b->bias[b->p.n_bias];
-        char *end;
-        long long id = strtoll(key, &end, 10);
+        char word[24], *end; /* a key has no 0 behind it */
+        long long id;
 
+        snprintf(word, sizeof word, "%.*s", n < sizeof word ? (int)n : (int)sizeof word - 1, key);
+        id = strtoll(word, &end, 10);
         if (b->p.n_bias == MAX_BIAS)
             return di_fail(st, DI_E_INVALID, "logit_bias holds more than %d ids", MAX_BIAS);
-        if (n == 0 || *end || id < 0 || id >= be->info.vocab)
-            return di_fail(st, DI_E_INVALID, "logit_bias holds \"%.40s\", but ids run from 0 to %d",
-                           key, be->info.vocab - 1);
+        if (n == 0 || n >= sizeof word || *end || id < 0 || id >= be->info.vocab)
+            return di_fail(st, DI_E_INVALID, "logit_bias holds \"%s\", but ids run from 0 to %d",
+                           word, be->info.vocab - 1);
         e->id = (int32_t)id;
         DI_TRY(field_real(r, "logit_bias", -100, 100, &e->bias, st));
         b->p.n_bias++;

@@ -40,13 +40,15 @@ di_code field_int(json_read *r, const char *name, int64_t min, int64_t max, int6
     if (json_raw(r, &raw, &n, st) != DI_OK)
         return st->code;
     if (ok) {
-        char *end;
-        double d = strtod(raw, &end);
+        char word[64], *end; /* the text may end with the number */
+        double d;
 
+        snprintf(word, sizeof word, "%.*s", n < sizeof word ? (int)n : (int)sizeof word - 1, raw);
+        d = strtod(word, &end);
         errno = 0;
-        v = strtoll(raw, &end, 10);
-        if (errno || end != raw + n)
-            ok = d == floor(d) && fabs(d) < 9e15 && (v = (int64_t)d, true);
+        v = strtoll(word, &end, 10);
+        if (errno || *end || n >= sizeof word)
+            ok = n < sizeof word && d == floor(d) && fabs(d) < 9e15 && (v = (int64_t)d, true);
     }
     snprintf(want, sizeof want, "an integer from %lld to %lld, but is %.*s", (long long)min,
              (long long)max, n > 40 ? 40 : (int)n, raw);
