@@ -93,7 +93,7 @@ static void put_rows(steps *s, int i, int64_t from, int n)
     s->rows[i] = (seq_rows){.view = kv_seq_view(s->seq[i]),
                             .n = n,
                             .n_logits = 1,
-                            .token = s->token + (from + 37 * i) % (CONTEXT - n)};
+                            .token = s->token + (from + (int64_t)37 * i) % (CONTEXT - n)};
 }
 
 static void run_rows(steps *s, int n_seqs)

@@ -26,8 +26,8 @@ void *mem_try_resident(size_t bytes, size_t align);
 /* What the two take for `bytes`, which are rounded up; SIZE_MAX on overflow. */
 size_t mem_aligned_bytes(size_t bytes);
 
-/* Address space for `bytes` that takes no memory until it is written, whole pages, zeroed; NULL when
- * the system refuses. mem_release_pages makes a page-aligned part of it empty again. */
+/* Address space for `bytes` that takes no memory until it is written, whole pages, zeroed; NULL
+ * when the system refuses. mem_release_pages makes a page-aligned part of it empty again. */
 void *mem_try_reserve(size_t bytes);
 void mem_release_pages(void *p, size_t bytes);
 void mem_unreserve(void *p, size_t bytes); /* accepts NULL */

@@ -586,6 +586,6 @@ void checkpoint_drop(const checkpoint *c, const ckpt_tensor *t)
 
     if (f)
         st_file_drop(f, t->offset - st_file_data_offset(f), t->bytes);
-    else
+    else if (c->made)
         drop_generated(c, t);
 }

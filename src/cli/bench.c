@@ -167,7 +167,7 @@ done:
  * engine's share of free memory, for sizes that it must judge. */
 static int64_t pool_tokens(int seqs, int64_t tokens)
 {
-    int64_t blocks = (tokens + BLOCK - 1) / BLOCK + 1, all = 2 * seqs * blocks * BLOCK;
+    int64_t blocks = (tokens + BLOCK - 1) / BLOCK + 1, all = 2 * (int64_t)seqs * blocks * BLOCK;
 
     return all < MOST_POOL ? all : 0;
 }

@@ -51,7 +51,7 @@ static di_code pool_of_text(bench *b, di_status *st)
     if (b->o->text)
         DI_TRY(file_read(&text, &n, b->o->text, MAX_TEXT, st));
     DI_TRY(di_tokenize(b->s.model, text ? text : builtin, n, false, &b->pool, &b->n_pool, st));
-    if (b->n_pool < 2 * OWN_PREFIX)
+    if (b->n_pool < (size_t)2 * OWN_PREFIX)
         rc = di_fail(st, DI_E_INVALID, "\"%s\" has %zu tokens, at least %d are needed", b->o->text,
                      b->n_pool, 2 * OWN_PREFIX);
 done:

@@ -182,7 +182,7 @@ static void add_point(chart_series *s, double x, double y, bool front, int64_t l
 
 static void prefill_chart(const bench *b, chart *ch)
 {
-    int64_t users[CHART_MAX_SERIES];
+    int64_t users[CHART_MAX_SERIES] = {0};
 
     ch->title = "Prefill: throughput against time to first token";
     ch->x_label = "time to first token, median (ms)";
@@ -201,7 +201,7 @@ static void prefill_chart(const bench *b, chart *ch)
 
 static void decode_chart(const bench *b, chart *ch)
 {
-    int64_t prompt[CHART_MAX_SERIES];
+    int64_t prompt[CHART_MAX_SERIES] = {0};
 
     ch->title = "Decode: throughput against speed per user";
     ch->x_label = "output tokens/s per user";
@@ -210,7 +210,7 @@ static void decode_chart(const bench *b, chart *ch)
     ch->n = curves(&b->o->prompts, prompt);
     for (int s = 0; s < ch->n; s++) {
         snprintf(ch->series[s].name, sizeof ch->series[s].name, "%lld",
-                 (long long)(prompt[s] + b->o->cached));
+                 (long long)prompt[s] + (long long)b->o->cached);
         for (int i = 0; i < b->n_points; i++)
             if (b->point[i].prompt == prompt[s])
                 add_point(&ch->series[s], b->point[i].user_tokens_s, b->point[i].decode.tokens_s,

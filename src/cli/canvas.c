@@ -130,8 +130,8 @@ static void png_line(canvas *c, double x1, double y1, double x2, double y2, doub
         capsule(c, x1 * SCALE, y1 * SCALE, x2 * SCALE, y2 * SCALE, r, color);
         return;
     }
-    for (double at = 0; at < len; at += 2 * dash) {
-        double end = at + dash < len ? at + dash : len;
+    for (int i = 0; 2 * dash * i < len; i++) {
+        double at = 2 * dash * i, end = at + dash < len ? at + dash : len;
 
         capsule(c, (x1 + ux * at) * SCALE, (y1 + uy * at) * SCALE, (x1 + ux * end) * SCALE,
                 (y1 + uy * end) * SCALE, r, color);

@@ -64,6 +64,12 @@ static double at_most(double a, double b)
     return a < b ? a : b;
 }
 
+/* Compressed entries of so many tokens. */
+static int64_t entries_at(int64_t tokens, int ratio)
+{
+    return ratio ? tokens / ratio : 0;
+}
+
 /* Rows from position `from` on of each sequence, at layers of this ratio. */
 static reach reach_of(const model *m, const seq_rows *seq, int n_seqs, bool whole, int ratio)
 {
@@ -79,13 +85,13 @@ static reach reach_of(const model *m, const seq_rows *seq, int n_seqs, bool whol
         n = (double)(end - first);
         if (n <= 0)
             continue;
-        seen = ratio ? (double)(end / ratio) : 0;
+        seen = (double)entries_at(end, ratio);
         r.rows += n;
         r.ring_reads += at_most((double)first, window) + n;
         r.reads += at_most(n * topk, seen);
         r.scans += seen;
         for (int64_t p = first; p < end; p++) {
-            double visible = ratio ? (double)((p + 1) / ratio) : 0;
+            double visible = (double)entries_at(p + 1, ratio);
 
             r.window_keys += at_most((double)(p + 1), window);
             r.entries += at_most(visible, topk);
@@ -119,7 +125,7 @@ static void add_state(const model *m, const layer_plan *y, const reach *r, model
 void model_work_forward(const model *m, const seq_rows *seq, int n_seqs, model_work *w)
 {
     const model_config *c = &m->cfg;
-    reach seen[2][PLAN_MAX_RATIOS + 1];
+    reach seen[2][PLAN_MAX_RATIOS + 1] = {{{0}}};
     bool known[2][PLAN_MAX_RATIOS + 1] = {{false}};
     double logits = 0;
 

@@ -116,12 +116,23 @@ static void test_a_dropped_tensor_comes_back_and_a_table_stays(void **state)
     checkpoint_close(c);
 }
 
+/* The scale of element i of a quantised tensor, `per_byte` of whose columns share a byte. */
+static double scale_of(const checkpoint *c, const ckpt_tensor *t, size_t i, size_t per_byte)
+{
+    size_t n = strlen(t->name) - strlen(".weight"), cols = (size_t)t->shape[1];
+    const ckpt_tensor *s = checkpoint_find(c, "%.*s.scale", (int)n, t->name);
+    size_t rows_each, at;
+
+    assert_non_null(s);
+    rows_each = s->shape[0] == t->shape[0] ? 1 : 32;
+    at = i / cols / rows_each * (size_t)s->shape[1] + i % cols * per_byte / 32;
+    return exp2(((const uint8_t *)s->data)[at] - 127.0);
+}
+
 static double element(const checkpoint *c, const ckpt_tensor *t, size_t i)
 {
     static const double e2m1[16] = {0, .5, 1, 1.5, 2, 3, 4, 6, 0, -.5, -1, -1.5, -2, -3, -4, -6};
     const uint8_t *bytes = t->data;
-    const ckpt_tensor *s;
-    size_t n = strlen(t->name) - strlen(".weight"), cols = (size_t)t->shape[1];
     float f;
     uint16_t h;
 
@@ -133,17 +144,9 @@ static double element(const checkpoint *c, const ckpt_tensor *t, size_t i)
         memcpy(&h, bytes + 2 * i, 2);
         return (double)bf16_to_f32(h);
     }
-    s = checkpoint_find(c, "%.*s.scale", (int)n, t->name);
-    assert_non_null(s);
     if (t->type == DTYPE_I8)
-        return e2m1[bytes[i] & 15] *
-               exp2(((const uint8_t *)s->data)[i / cols * (size_t)s->shape[1] + i % cols / 16] -
-                    127.0);
-    return (double)e4m3_to_f32(bytes[i]) *
-           exp2(((const uint8_t *)s->data)[i / cols / (s->shape[0] == t->shape[0] ? 1 : 32) *
-                                               (size_t)s->shape[1] +
-                                           i % cols / 32] -
-                127.0);
+        return e2m1[bytes[i] & 15] * scale_of(c, t, i, 2);
+    return (double)e4m3_to_f32(bytes[i]) * scale_of(c, t, i, 1);
 }
 
 /* Rows of matrices have a length of about one, whatever the stored form. */
