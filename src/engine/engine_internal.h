@@ -204,6 +204,7 @@ struct di_engine {
     queued_event *event_first, *event_last, *event_given;
     uint64_t n_handed; /* jobs given to the executing side */
     bool exec_end;
+    uint64_t idle_since; /* the executing side waits for work that there is; 0 = there was none */
     di_stats stats;
     di_stats line_base; /* at the last statistics line */
     uint64_t line_ns;

@@ -504,8 +504,10 @@ static bool take_inbox(di_engine *e, bool may_wait)
     bool closing, wake;
 
     pthread_mutex_lock(&e->lock);
-    while (may_wait && !e->inbox_first && !e->closing && !e->wake)
+    while (may_wait && !e->inbox_first && !e->closing && !e->wake) {
+        e->idle_since = 0; /* what the last step left has been cancelled: nobody waits */
         pthread_cond_wait(&e->to_host, &e->lock);
+    }
     r = e->inbox_first;
     e->inbox_first = e->inbox_last = NULL;
     wake = e->wake;
@@ -660,7 +662,6 @@ void *host_main(void *engine)
 void *executor_main(void *engine)
 {
     di_engine *e = engine;
-    uint64_t idle_since = 0; /* 0: nothing was left to do */
 
     pthread_mutex_lock(&e->lock);
     for (;;) {
@@ -671,8 +672,8 @@ void *executor_main(void *engine)
             pthread_cond_wait(&e->to_exec, &e->lock);
         if (e->n_run == e->n_handed)
             break;
-        if (idle_since)
-            e->stats.idle_ns += clock_ns() - idle_since;
+        if (e->idle_since)
+            e->stats.idle_ns += clock_ns() - e->idle_since;
         j = &e->jobs[e->n_run % N_JOBS];
         pthread_mutex_unlock(&e->lock);
         exec_run(e, j);
@@ -681,7 +682,7 @@ void *executor_main(void *engine)
             more = !j->result[i].done;
         pthread_mutex_lock(&e->lock);
         count_run(e, j);
-        idle_since = more ? clock_ns() : 0;
+        e->idle_since = more ? clock_ns() : 0;
         e->n_run++;
         pthread_cond_signal(&e->to_host);
     }

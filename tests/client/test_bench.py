@@ -64,6 +64,8 @@ def test_the_table_has_every_point_with_sound_values(sweep):
         assert 0 <= v["decode_idle"] <= 1 and 0 < v["decode_roofline"] < 20
         assert r["prefill_bound"] in ("memory", "compute")
     assert any(r["prefill_front"] == "1" for r in rows)
+    # time between two bursts, whose requests are cancelled, is nobody's idle time
+    assert min(float(r["prefill_idle"]) for r in rows[1:]) < 0.3
     assert any(r["decode_front"] == "1" for r in rows)
 
 
