@@ -20,12 +20,15 @@ di_test(constrained_test SOURCES ${CMAKE_CURRENT_LIST_DIR}/constrained_test.c
              engine grammar
         LABELS engine TIMEOUT 900)
 
-# Names of the library with the wrong version.
-add_library(fake_llguidance SHARED ${CMAKE_CURRENT_LIST_DIR}/fake_llguidance.c)
 di_test(grammar_test SOURCES ${CMAKE_CURRENT_LIST_DIR}/grammar_test.c USES base tokenizer grammar
         LABELS unit thread)
-add_dependencies(grammar_test fake_llguidance)
-target_compile_definitions(grammar_test PRIVATE FAKE_LIBRARY="$<TARGET_FILE:fake_llguidance>")
+
+# Names of the library with the wrong version.
+add_library(fake_llguidance SHARED ${CMAKE_CURRENT_LIST_DIR}/fake_llguidance.c)
+di_test(library_test SOURCES ${CMAKE_CURRENT_LIST_DIR}/library_test.c USES base tokenizer grammar
+        LABELS unit)
+add_dependencies(library_test fake_llguidance)
+target_compile_definitions(library_test PRIVATE FAKE_LIBRARY="$<TARGET_FILE:fake_llguidance>")
 
 # Random answers under every golden schema, checked by the Python package jsonschema.
 di_program(grammar_walks SOURCES ${CMAKE_CURRENT_LIST_DIR}/walks.c USES base tokenizer grammar)

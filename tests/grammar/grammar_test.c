@@ -731,40 +731,7 @@ static void test_running_out_of_memory_is_reported(void **state)
     }
 }
 
-/* ---- the library ---- */
-
-static void refused(const char *library, const char *why)
-{
-    const grammar_options opt = {.library = library};
-    const grammar_spec spec = spec_of(GRAMMAR_REGEX, "a"), text = spec_of(GRAMMAR_TEXT, "");
-    grammar *own;
-    grammar_prog *p;
-    grammar_detail d;
-    di_status st = {0};
-
-    assert_int_equal(grammar_new(&own, tok, vocab, &eos, 1, &opt, NULL), DI_OK);
-    for (int i = 0; i < 2; i++) {
-        st = (di_status){0};
-        assert_int_equal(grammar_compile(own, &spec, &p, &d, &st), DI_E_UNSUPPORTED);
-        assert_int_equal(d.fault, GRAMMAR_FAULT_UNAVAILABLE);
-        if (!strstr(st.message, why))
-            fail_msg("%s", st.message);
-        assert_int_equal(di_code_http(st.code), 501);
-    }
-    assert_int_equal(grammar_compile(own, &text, &p, NULL, NULL), DI_OK); /* needs no library */
-    grammar_prog_unref(p);
-    grammar_free(own);
-}
-
-static void test_a_library_that_is_absent_or_another_is_refused(void **state)
-{
-    (void)state;
-    refused("/nowhere/libllguidance.so", "cannot open");
-    refused("libm.so.6", "has no llg_");
-    refused(FAKE_LIBRARY, "is llguidance@2.0.0, but llguidance@1.9.x is needed");
-}
-
-static int open_tokenizer(void **state)
+static int open_library(void **state)
 {
     di_status st = {0};
 
@@ -776,14 +743,6 @@ static int open_tokenizer(void **state)
     eos = tokenizer_added_id(tok, "<｜end▁of▁sentence｜>");
     think_begin = tokenizer_added_id(tok, "<think>");
     think_end = tokenizer_added_id(tok, "</think>");
-    return 0;
-}
-
-static int open_library(void **state)
-{
-    di_status st = {0};
-
-    open_tokenizer(state);
     assert_int_equal(grammar_new(&g, tok, vocab, &eos, 1, NULL, &st), DI_OK);
     if (grammar_prepare(g, &st) != DI_OK) {
         printf("skipped: %s\n", st.message);
@@ -802,9 +761,6 @@ static int close_all(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest without[] = {
-        cmocka_unit_test(test_a_library_that_is_absent_or_another_is_refused),
-    };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows_of_drafts_are_those_of_plain_steps),
         cmocka_unit_test(test_taking_back_leads_to_the_same_rows),
@@ -823,7 +779,6 @@ int main(void)
         cmocka_unit_test(test_long_chains_do_not_end_the_process),
         cmocka_unit_test(test_running_out_of_memory_is_reported),
     };
-    int failed = cmocka_run_group_tests_name("no library", without, open_tokenizer, close_all);
 
-    return failed + cmocka_run_group_tests_name("grammar", tests, open_library, close_all);
+    return cmocka_run_group_tests_name("grammar", tests, open_library, close_all);
 }
