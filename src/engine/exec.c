@@ -271,7 +271,8 @@ di_code exec_measure(di_engine *e, di_status *st)
         int seqs = rows[done] < e->opt.max_seqs ? rows[done] : e->opt.max_seqs, n_copies;
         int each = rows[done] / seqs + 1 + e->x.draft_block; /* see measure_point */
         double step_us, draft_us;
-        bool room = exec_clock_us(e) - start_us + 2 * last_us < MEASURE_US &&
+        bool room = each <= e->max_context &&
+                    exec_clock_us(e) - start_us + 2 * last_us < MEASURE_US &&
                     (double)(clock_ns() - start) * 1e-3 < 2 * MEASURE_US;
 
         for (; open < seqs && room; open += room)
@@ -279,7 +280,7 @@ di_code exec_measure(di_engine *e, di_status *st)
         for (int i = 0; i < seqs && room; i++)
             room = kv_lease_reserve(lease[i], each + e->max_draft + 1, NULL) == DI_OK;
         if (!room)
-            break; /* no time, or the pool is smaller than this step */
+            break; /* no time, or the context or the pool is smaller than this step */
         DI_TRY(measure_point(e, lease, seqs, rows[done], &step_us, &draft_us, st));
         cost_set(&e->x.cost, done, step_us, draft_us);
         last_us = step_us + draft_us;

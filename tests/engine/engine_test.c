@@ -475,6 +475,22 @@ static void test_approximate_replay_is_a_function_of_the_prompt(void **state)
     rig_same(&want, &got);
 }
 
+/* Steps of more rows than the sequences can hold are not measured. */
+static void test_costs_are_measured_within_a_short_context(void **state)
+{
+    di_engine *e = rig_start(
+        MINI_F, (di_engine_options){.max_seqs = 3, .max_context = 60, .max_batched_tokens = 512});
+    di_request_params p = rig_params(ids, 50, 10);
+
+    (void)state;
+    rig_seed(40);
+    rig_ids(ids, 50);
+    rig_plain(MINI_F, p, &want);
+    rig_ask(e, p, &got);
+    rig_same(&want, &got);
+    rig_close(e);
+}
+
 static int close_all(void **state)
 {
     (void)state;
@@ -496,6 +512,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_log_probabilities_do_not_depend_on_speculation),
         cmocka_unit_test(test_a_constraint_holds_with_and_without_drafts),
         cmocka_unit_test(test_approximate_replay_is_a_function_of_the_prompt),
+        cmocka_unit_test(test_costs_are_measured_within_a_short_context),
     };
 
     if (argc > 1) /* a pattern of names */
