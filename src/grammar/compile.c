@@ -330,7 +330,7 @@ static grammar_prog *new_prog(grammar *g, const grammar_spec *spec)
 
     if (!p)
         return NULL;
-    p->g = g;
+    p->g = env_ref(g);
     atomic_init(&p->refs, 1);
     p->kind = spec->kind;
     p->calls = spec->kind == GRAMMAR_TOOL_CALL || spec->kind == GRAMMAR_TOOL_CALL_REQUIRED;
@@ -457,16 +457,20 @@ grammar_prog *grammar_prog_ref(grammar_prog *p)
 
 void grammar_prog_unref(grammar_prog *p)
 {
+    grammar *g;
+
     /* acq_rel: the last one sees all that the others did with it */
     if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) > 1)
         return;
+    g = p->g;
     for (int i = 0; i < p->n_spares; i++)
-        p->g->llg->free_matcher(p->spare[i]);
+        g->llg->free_matcher(p->spare[i]);
     if (p->base)
-        p->g->llg->free_matcher(p->base);
+        g->llg->free_matcher(p->base);
     pthread_mutex_destroy(&p->lock);
     mem_free(p->warnings);
     mem_free(p);
+    env_unref(g);
 }
 
 const char *grammar_prog_warnings(const grammar_prog *p)

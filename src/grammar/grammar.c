@@ -100,6 +100,7 @@ di_code grammar_new(grammar **out, const tokenizer *tok, int vocab, const int32_
     g = mem_try_calloc(1, sizeof *g);
     if (!g)
         return di_fail(st, DI_E_NOMEM, "no memory for constraints");
+    atomic_init(&g->refs, 1);
     pthread_mutex_init(&g->lock, NULL);
     g->tok = tok;
     g->vocab = vocab;
@@ -128,17 +129,31 @@ done:
     return rc;
 }
 
-void grammar_free(grammar *g)
+grammar *env_ref(grammar *g)
 {
-    if (!g)
+    atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
+    return g;
+}
+
+void env_unref(grammar *g)
+{
+    /* acq_rel: the last one sees all that the others did with it */
+    if (atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) > 1)
         return;
-    cache_free(g->cache);
     if (g->llg_tok)
         g->llg->free_tokenizer(g->llg_tok);
     pthread_mutex_destroy(&g->lock);
     mem_free(g->plain_row);
     mem_free(g->library);
     mem_free(g);
+}
+
+void grammar_free(grammar *g)
+{
+    if (!g)
+        return;
+    cache_free(g->cache);
+    env_unref(g);
 }
 
 di_code grammar_prepare(grammar *g, di_status *st)

@@ -19,6 +19,7 @@
 typedef struct cache cache;
 
 struct grammar {
+    atomic_int refs; /* the owner's, and one of each program */
     const tokenizer *tok;
     int vocab;
     size_t n_words;
@@ -51,6 +52,12 @@ struct grammar_prog {
     llg_matcher *spare[MAX_SPARES];
     int n_spares;
 };
+
+/* ---- grammar.c ---- */
+
+/* The last one to let go frees what programs and states need in order to end. */
+grammar *env_ref(grammar *g);
+void env_unref(grammar *g);
 
 /* ---- llg.c: the only file that knows where the library comes from ---- */
 

@@ -1,5 +1,4 @@
-/* Constraints without a model: states, drafts, threads, cache, faults, what is dropped and named.
- */
+/* Constraints without a model: states, drafts, threads, cache, faults, what is dropped. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -465,6 +464,22 @@ static void test_background_compilations_report_once_also_when_cancelled(void **
     assert_int_equal(o.n_done, N);
 }
 
+static void test_a_state_may_outlive_its_constraints(void **state)
+{
+    grammar_spec spec = spec_of(GRAMMAR_JSON, person);
+    grammar *own;
+    grammar_prog *p;
+    grammar_state *s;
+
+    (void)state;
+    assert_int_equal(grammar_new(&own, tok, vocab, &eos, 1, NULL, NULL), DI_OK);
+    assert_int_equal(grammar_compile(own, &spec, &p, NULL, NULL), DI_OK);
+    s = begun(p, think_end);
+    grammar_prog_unref(p);
+    grammar_free(own);
+    grammar_state_free(s);
+}
+
 /* ---- faults ---- */
 
 typedef struct faulty {
@@ -770,6 +785,7 @@ int main(void)
         cmocka_unit_test(test_a_constraint_is_compiled_once),
         cmocka_unit_test(test_the_cache_drops_what_was_used_least_recently),
         cmocka_unit_test(test_background_compilations_report_once_also_when_cancelled),
+        cmocka_unit_test(test_a_state_may_outlive_its_constraints),
         cmocka_unit_test(test_faults_name_their_place),
         cmocka_unit_test(test_what_is_dropped_is_named),
         cmocka_unit_test(test_the_seeming_pitfalls_of_schemas),
