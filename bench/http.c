@@ -324,7 +324,8 @@ static void run_streams(const settings *o, server_process *p, bool stamped, load
             stream *c = got[i].data.ptr;
             int had = c->n_events;
 
-            if (!read_stream(c, stamped ? &out->latency : NULL, &bytes))
+            /* Not while this program is still asking: what comes meanwhile lies unread here. */
+            if (!read_stream(c, stamped && t0 && !measured ? &out->latency : NULL, &bytes))
                 die("a stream ended early");
             events += c->n_events - had;
             n_begun += had < EDGE && c->n_events >= EDGE;
