@@ -452,8 +452,8 @@ static void drop_generated(const checkpoint *c, const ckpt_tensor *t)
     pthread_mutex_unlock(&m->lock);
 }
 
-di_code checkpoint_open_dummy(checkpoint **out, const char *dir, const dummy_options *o,
-                              bool keep_all, bool headers_only, di_status *st)
+/* A checkpoint that knows its config.json only. */
+static di_code open_config(checkpoint **out, const char *dir, di_status *st)
 {
     checkpoint *c = mem_try_calloc(1, sizeof *c);
     di_code rc = DI_OK;
@@ -468,6 +468,21 @@ di_code checkpoint_open_dummy(checkpoint **out, const char *dir, const dummy_opt
         goto done;
     }
     DI_TRY(config_load(&c->config, dir, st));
+    *out = c;
+    c = NULL; /* handed over */
+done:
+    checkpoint_close(c);
+    return rc;
+}
+
+di_code checkpoint_open_dummy(checkpoint **out, const char *dir, const dummy_options *o,
+                              bool keep_all, bool headers_only, di_status *st)
+{
+    checkpoint *c;
+    di_code rc = DI_OK;
+
+    *out = NULL;
+    DI_TRY(open_config(&c, dir, st));
     DI_TRY(dummy_config(&c->config, o, st));
     DI_TRY(make_table(c, headers_only, st));
     c->made->keep_all = keep_all;
@@ -488,19 +503,11 @@ bool checkpoint_is_dummy(const checkpoint *c)
 
 di_code checkpoint_open(checkpoint **out, const char *dir, bool headers_only, di_status *st)
 {
-    checkpoint *c = mem_try_calloc(1, sizeof *c);
+    checkpoint *c;
     di_code rc = DI_OK;
 
     *out = NULL;
-    if (!c)
-        return di_fail(st, DI_E_NOMEM, "no memory to open checkpoint \"%s\"", dir);
-    c->mem = arena_new(0);
-    c->dir = mem_try_strdup(dir);
-    if (!c->mem || !c->dir) {
-        rc = no_memory(c, st);
-        goto done;
-    }
-    DI_TRY(config_load(&c->config, dir, st));
+    DI_TRY(open_config(&c, dir, st));
     DI_TRY(open_files(c, headers_only, st));
     DI_TRY(bind_table(c, st));
     *out = c;
