@@ -452,37 +452,33 @@ static void drop_generated(const checkpoint *c, const ckpt_tensor *t)
     pthread_mutex_unlock(&m->lock);
 }
 
-/* A checkpoint that knows its config.json only. */
-static di_code open_config(checkpoint **out, const char *dir, di_status *st)
+/* A checkpoint that knows its config.json only. NULL: *rc says why. */
+static checkpoint *open_config(const char *dir, di_code *rc, di_status *st)
 {
     checkpoint *c = mem_try_calloc(1, sizeof *c);
-    di_code rc = DI_OK;
 
-    *out = NULL;
-    if (!c)
-        return di_fail(st, DI_E_NOMEM, "no memory to open checkpoint \"%s\"", dir);
+    if (!c) {
+        *rc = di_fail(st, DI_E_NOMEM, "no memory to open checkpoint \"%s\"", dir);
+        return NULL;
+    }
     c->mem = arena_new(0);
     c->dir = mem_try_strdup(dir);
-    if (!c->mem || !c->dir) {
-        rc = no_memory(c, st);
-        goto done;
-    }
-    DI_TRY(config_load(&c->config, dir, st));
-    *out = c;
-    c = NULL; /* handed over */
-done:
+    *rc = c->mem && c->dir ? config_load(&c->config, dir, st) : no_memory(c, st);
+    if (*rc == DI_OK)
+        return c;
     checkpoint_close(c);
-    return rc;
+    return NULL;
 }
 
 di_code checkpoint_open_dummy(checkpoint **out, const char *dir, const dummy_options *o,
                               bool keep_all, bool headers_only, di_status *st)
 {
-    checkpoint *c;
     di_code rc = DI_OK;
+    checkpoint *c = open_config(dir, &rc, st);
 
     *out = NULL;
-    DI_TRY(open_config(&c, dir, st));
+    if (!c)
+        return rc;
     DI_TRY(dummy_config(&c->config, o, st));
     DI_TRY(make_table(c, headers_only, st));
     c->made->keep_all = keep_all;
@@ -503,11 +499,12 @@ bool checkpoint_is_dummy(const checkpoint *c)
 
 di_code checkpoint_open(checkpoint **out, const char *dir, bool headers_only, di_status *st)
 {
-    checkpoint *c;
     di_code rc = DI_OK;
+    checkpoint *c = open_config(dir, &rc, st);
 
     *out = NULL;
-    DI_TRY(open_config(&c, dir, st));
+    if (!c)
+        return rc;
     DI_TRY(open_files(c, headers_only, st));
     DI_TRY(bind_table(c, st));
     *out = c;
