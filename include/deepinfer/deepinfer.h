@@ -217,6 +217,8 @@ typedef struct di_request_params {
     float presence_penalty, frequency_penalty;
     const di_logit_bias *bias;
     int n_bias;
+    const int32_t *banned_ids; /* at most 64, never sampled, whatever their bias */
+    int n_banned_ids;
     const int32_t *stop_ids; /* besides end of sequence */
     int n_stop_ids;
     const char *const *stop; /* stop strings; the match is not part of the text */

@@ -71,6 +71,8 @@ di_code generator_submit(generator *g, const gen_request *r, di_status *st)
                            .frequency_penalty = s->frequency_penalty,
                            .bias = (const di_logit_bias *)(const void *)s->bias,
                            .n_bias = s->n_bias,
+                           .banned_ids = s->banned,
+                           .n_banned_ids = s->n_banned,
                            .ignore_eos = true, /* stop_id says which ids end an answer */
                            .logprobs = r->logprobs,
                            .prompt_logprobs = r->prompt_logprobs,

@@ -10,6 +10,7 @@
 
 #include "base/json_read.h"
 #include "base/utf8.h"
+#include "recipe/prompt.h"
 #include "recipe/request.h"
 
 /* Bounds of the recipe on the length of an answer whose request does not say (spec recipe.md 4). */
@@ -451,6 +452,22 @@ di_code request_max_tokens(int64_t asked, bool strict, int64_t n_prompt, int64_t
     return DI_OK;
 }
 
+/* No program of this directory offers tools, so no answer of a chat may open a call. */
+static di_code ban_calls(request *r, const request_defaults *d, di_status *st)
+{
+    int32_t id = recipe_call_id(d->tok, d->vocab), *banned;
+
+    if (id < 0)
+        return DI_OK;
+    banned = arena_alloc(r->mem, 1, sizeof *banned);
+    if (!banned)
+        return di_fail(st, DI_E_NOMEM, "no memory for a request");
+    *banned = id;
+    r->sampling.banned = banned;
+    r->sampling.n_banned = 1;
+    return DI_OK;
+}
+
 static di_code encode_chat(request *r, const request_defaults *d, const recipe_chat *chat,
                            di_status *st)
 {
@@ -458,6 +475,7 @@ static di_code encode_chat(request *r, const request_defaults *d, const recipe_c
     di_code rc;
 
     r->starts_in_reasoning = recipe_starts_in_reasoning(chat);
+    DI_TRY(ban_calls(r, d, st));
     DI_TRY(recipe_render(chat, NULL, &p, st));
     DI_TRY(recipe_encode(d->tok, &p, &r->ids, st));
 done:

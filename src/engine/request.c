@@ -135,6 +135,8 @@ static di_code sampling_of(di_request *r, const di_request_params *p, di_status 
     s->seed = p->has_seed ? p->seed : fresh_seed();
     s->bias = (const logit_bias *)(const void *)p->bias; /* the same two fields */
     s->n_bias = p->n_bias;
+    s->banned = p->banned_ids;
+    s->n_banned = p->n_banned_ids;
     return sampling_check(s, r->engine->vocab, st);
 }
 _Static_assert(sizeof(logit_bias) == sizeof(di_logit_bias), "public and internal bias entries");
@@ -246,6 +248,7 @@ static void forget_callers_pointers(di_request_params *p)
     p->ids = NULL;
     p->text = NULL;
     p->bias = NULL;
+    p->banned_ids = NULL;
     p->stop_ids = NULL;
     p->stop = NULL;
 }

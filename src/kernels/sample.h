@@ -15,7 +15,8 @@ struct weight;
 typedef struct logit_adjust {
     int32_t id;
     float rep; /* repetition penalty, 1 = none */
-    float add; /* bias - presence - frequency * count */
+    float
+        add; /* bias - presence - frequency * count; -inf = never, unless the logit is no number */
 } logit_adjust;
 
 typedef struct sample_row {

@@ -406,6 +406,13 @@ bool recipe_starts_in_reasoning(const recipe_chat *c)
     return c->thinking && !(c->prefix && c->message[c->n - 1].n_content > 0);
 }
 
+int32_t recipe_call_id(const tokenizer *t, int n_ids)
+{
+    int32_t id = tokenizer_added_id(t, TOK_DSML);
+
+    return id < n_ids ? id : -1;
+}
+
 di_code recipe_render(const recipe_chat *c, recipe_replay *replay, recipe_prompt *out,
                       di_status *st)
 {

@@ -24,6 +24,10 @@ static inline void recipe_prompt_fini(recipe_prompt *p)
 /* Where the answer begins: inside the reasoning, or in the content. */
 bool recipe_starts_in_reasoning(const recipe_chat *c);
 
+/* Id of the control token that tags of calls begin with, below n_ids; -1 = there is none. An answer
+ * that may not call must not write it (spec structured.md section 1). */
+int32_t recipe_call_id(const tokenizer *t, int n_ids);
+
 /* Render into *out, which is emptied first. replay: calls that it knows are printed as they were
  * sampled; NULL = none. Errors: INVALID (no message at all; `prefix` without an assistant's message
  * at the end), NOMEM. */

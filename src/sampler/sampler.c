@@ -7,7 +7,7 @@
  * Allocation: both arrays and the list of accepted tokens start with room for what the prompt needs
  * plus SPARE and double when full, so a sequence of n tokens allocates at most 3 * log2(n / SPARE)
  * times after sampler_new; entries never exceed the vocabulary. Without penalties nothing is
- * remembered and nothing is ever allocated. */
+ * remembered and nothing is allocated after sampler_new. */
 #include "sampler/sampler.h"
 
 #include <math.h>
@@ -76,6 +76,19 @@ static di_code check_bias(const sampling_params *p, int vocab, di_status *st)
     return DI_OK;
 }
 
+static di_code check_banned(const sampling_params *p, int vocab, di_status *st)
+{
+    if (p->n_banned < 0 || p->n_banned > SAMPLER_MAX_BANNED)
+        return di_fail(st, DI_E_INVALID, "banned_ids has %d entries, but at most %d are allowed",
+                       p->n_banned, SAMPLER_MAX_BANNED);
+    for (int32_t i = 0; i < p->n_banned; i++)
+        if (p->banned[i] < 0 || p->banned[i] >= vocab)
+            return di_fail(st, DI_E_INVALID,
+                           "banned_ids holds token id %d, but ids run from 0 to %d", p->banned[i],
+                           vocab - 1);
+    return DI_OK;
+}
+
 di_code sampling_check(const sampling_params *p, int vocab, di_status *st)
 {
     const range ranges[] = {
@@ -94,6 +107,8 @@ di_code sampling_check(const sampling_params *p, int vocab, di_status *st)
         if (rc != DI_OK)
             return rc;
     }
+    if (check_banned(p, vocab, st) != DI_OK)
+        return DI_E_INVALID;
     return check_bias(p, vocab, st);
 }
 
@@ -191,6 +206,22 @@ static di_code remember_bias(sampler *s, const sampling_params *p, di_status *st
     return DI_OK;
 }
 
+/* A ban is a bias that nothing outweighs; it takes the place of one. */
+static di_code remember_banned(sampler *s, const sampling_params *p, di_status *st)
+{
+    for (int32_t i = 0; i < p->n_banned; i++) {
+        int32_t at;
+        di_code rc = entry_at(s, p->banned[i], &at, st);
+
+        if (rc != DI_OK)
+            return rc;
+        s->memory[at].biased = true;
+        s->memory[at].bias = -INFINITY;
+        refresh(s, at);
+    }
+    return DI_OK;
+}
+
 /* Only the repetition penalty looks at the prompt. */
 static di_code remember_prompt(sampler *s, int vocab, const int32_t *prompt, int64_t n,
                                di_status *st)
@@ -227,12 +258,13 @@ di_code sampler_new(sampler **out, const sampling_params *p, int vocab, const in
         goto done;
     }
     s->params = *p;
-    s->params.bias = NULL; /* borrowed for this call only */
+    s->params.bias = NULL; /* borrowed for this call only, as is the next */
+    s->params.banned = NULL;
     s->counts = p->repetition_penalty != 1.0f || p->presence_penalty != 0.0f ||
                 p->frequency_penalty != 0.0f;
-    s->cap = SPARE + p->n_bias;
-    s->cap_accepted = SPARE;
-    if (s->counts || p->n_bias > 0) {
+    s->cap = (s->counts ? SPARE : 0) + p->n_bias + p->n_banned;
+    s->cap_accepted = s->counts ? SPARE : 1;
+    if (s->cap > 0) {
         s->adjust = mem_try_calloc((size_t)s->cap, sizeof *s->adjust);
         s->memory = mem_try_calloc((size_t)s->cap, sizeof *s->memory);
         s->accepted = mem_try_calloc((size_t)s->cap_accepted, sizeof *s->accepted);
@@ -242,6 +274,7 @@ di_code sampler_new(sampler **out, const sampling_params *p, int vocab, const in
         }
     }
     DI_TRY(remember_bias(s, p, st));
+    DI_TRY(remember_banned(s, p, st));
     DI_TRY(remember_prompt(s, vocab, prompt, n_prompt, st));
     *out = s;
     s = NULL;

@@ -8,7 +8,8 @@
 #include "base/status.h"
 #include "kernels/sample.h"
 
-#define SAMPLER_MAX_BIAS 1024
+#define SAMPLER_MAX_BIAS   1024
+#define SAMPLER_MAX_BANNED 64
 
 typedef struct logit_bias {
     int32_t id;
@@ -24,6 +25,8 @@ typedef struct sampling_params {
     float presence_penalty, frequency_penalty; /* -2 .. 2; over the output */
     const logit_bias *bias;                    /* borrowed until sampler_new returns */
     int32_t n_bias;
+    const int32_t *banned; /* ids that never come, whatever their bias; borrowed as bias is */
+    int32_t n_banned;
     uint64_t seed;
     uint32_t choice;
 } sampling_params;

@@ -394,6 +394,10 @@ static bool submit(conn *c, dialog *d, recipe_error *e)
     if (!d->stream)
         return recipe_fail(e, 503, "no memory for a request");
     p = params_of(&d->q, &d->ids, max_tokens);
+    if (!d->q.parsing.tool_calls && s->call_id >= 0) {
+        p.banned_ids = &s->call_id;
+        p.n_banned_ids = 1;
+    }
     if (!p.has_seed) /* drawn here, so that the answer can say it from the start */
         p.seed = fresh_seed();
     p.has_seed = true;

@@ -337,6 +337,7 @@ static di_code prepare_requests(server *s, di_status *st)
     s->known = recipe_gaps_new(KNOWN_BYTES);
     if (!s->replay || !s->known)
         return di_fail(st, DI_E_NOMEM, "no memory for the server");
+    s->call_id = recipe_call_id(be->tok, be->info.vocab);
     DI_TRY(grammar_new(&s->grammar, be->tok, be->info.vocab, &eos, 1, NULL, st));
     DI_TRY(work_pool_new(&s->workers, N_WORKERS, st));
 done:

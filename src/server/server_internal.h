@@ -19,6 +19,7 @@
 #include "base/str.h"
 #include "grammar/grammar.h"
 #include "recipe/gaps.h"
+#include "recipe/prompt.h"
 #include "recipe/replay.h"
 #include "recipe/request.h"
 #include "server/http.h"
@@ -44,6 +45,7 @@ struct server {
     recipe_replay *replay; /* of tool calls that were given out */
     recipe_gaps *known;    /* texts of prompts that were tokenised before */
     grammar *grammar;
+    int32_t call_id; /* control token that opens calls, -1 = none */
     work_pool *workers;
     tls_context *tls;
     uint64_t start_ns;

@@ -21,14 +21,19 @@ def ask(**fields):
 
 
 @pytest.fixture(scope="module")
-def server():
+def any_server():
     with serve(real=True) as s:
-        status, _, body = s.request("POST", "/v1/chat/completions",
-                                    ask(max_tokens=1, response_format={"type": "json_object"}))
-        if status == 501:
-            assert json.loads(body)["error"]["code"] == "constrained_output_unavailable"
-            pytest.skip("no constraint library (tools/llguidance.sh)")
         yield s
+
+
+@pytest.fixture(scope="module")
+def server(any_server):
+    status, _, body = any_server.request("POST", "/v1/chat/completions",
+                                         ask(max_tokens=1, response_format={"type": "json_object"}))
+    if status == 501:
+        assert json.loads(body)["error"]["code"] == "constrained_output_unavailable"
+        pytest.skip("no constraint library (tools/llguidance.sh)")
+    return any_server
 
 
 def schema(strict=None):
@@ -123,3 +128,24 @@ def test_a_bad_schema_does_not_touch_its_neighbours(server):
             server.post("/v1/chat/completions", ask(response_format={
                 "type": "json_schema", "json_schema": {"name": "x", "schema": bad}}), status=400)
         check(json.loads(good.result()[0]["content"]))
+
+
+def test_calls_cannot_be_opened_without_tools(any_server):
+    """With a bias that writes nothing but the token that opens calls: only a request with tools may."""
+    mark = any_server.post("/tokenize", {"prompt": "｜DSML｜", "parse_special": True})["tokens"]
+    assert len(mark) == 1
+    bias = {str(mark[0]): 100}
+    raw = any_server.post("/v1/completions", {"model": "tiny", "prompt": "x", "max_tokens": 8,
+                                              "logit_bias": bias, "return_token_ids": True})
+    assert raw["choices"][0]["token_ids"] == mark * 8
+    asked = ask(max_tokens=8, logit_bias=bias, logprobs=True, temperature=0)
+    for fields in [{}, {"tools": TOOLS, "tool_choice": "none"}, {"tools": []}]:
+        for thinking in ["enabled", "disabled"]:
+            choice = any_server.post("/v1/chat/completions",
+                                     {**asked, **fields, "thinking": {"type": thinking}})["choices"][0]
+            text = (choice["message"].get("reasoning_content") or "") + (choice["message"]["content"] or "")
+            assert text and "DSML" not in text and not choice["message"].get("tool_calls")
+            assert choice["finish_reason"] in ("length", "stop")
+    kept = any_server.post("/v1/chat/completions", {**ask(max_tokens=8, temperature=0)})["choices"][0]
+    banned = any_server.post("/v1/chat/completions", asked)["choices"][0]
+    assert kept["message"]["content"] == banned["message"]["content"]

@@ -119,6 +119,47 @@ static void test_a_prompt_sent_in_the_callback_of_its_twin_hits(void **state)
     rig_close(e);
 }
 
+/* ---- ids that are banned ---- */
+
+/* The likeliest token is banned, whatever bias it has: it never comes, also not as a draft that
+ * stands, and drafts change nothing else. */
+static void test_banned_ids_never_come(void **state)
+{
+    static const float heat[] = {0, 1};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        di_request_params p = rig_params(ids, 40, 24);
+        di_logit_bias bias;
+        int32_t id;
+        teller t = {.want = &more[0], .n_prompt = 40, .wrong = -1};
+        di_engine *e;
+
+        rig_seed(3);
+        rig_ids(ids, 40);
+        p.temperature = heat[i];
+        p.has_seed = true;
+        p.seed = 5;
+        rig_plain(MINI_F, p, &more[0]); /* what the drafts say */
+        id = more[0].token[0];
+        bias = (di_logit_bias){.id = id, .bias = 100};
+        p.bias = &bias;
+        p.n_bias = 1;
+        rig_plain(MINI_F, p, &want);
+        assert_int_equal(want.token[23], id); /* the bias alone writes nothing else */
+        p.banned_ids = &id;
+        p.n_banned_ids = 1;
+        rig_plain(MINI_F, p, &want);
+        e = start_telling(&t, DEPTH);
+        rig_ask(e, p, &got);
+        rig_same(&want, &got);
+        assert_int_equal(got.n, 24);
+        for (int k = 0; k < got.n; k++)
+            assert_int_not_equal(got.token[k], id);
+        rig_close(e);
+    }
+}
+
 /* ---- a constraint that begins inside a run of drafts ---- */
 
 #define OPEN 10
@@ -385,6 +426,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_prompt_is_still_cached_after_fifty_others),
         cmocka_unit_test(test_a_prompt_sent_in_the_callback_of_its_twin_hits),
+        cmocka_unit_test(test_banned_ids_never_come),
         cmocka_unit_test(test_a_constraint_may_begin_inside_a_run_of_drafts),
         cmocka_unit_test(test_forced_tokens_stand_whatever_is_drafted),
         cmocka_unit_test(test_drafts_come_out_of_the_prompt),

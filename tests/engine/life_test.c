@@ -24,6 +24,7 @@ typedef struct wrong {
 static void test_a_wrong_parameter_is_refused_by_name(void **state)
 {
     static const int32_t high[] = {512}, negative[] = {-1}, good[] = {5};
+    static const int32_t banned[] = {512};
     static const di_logit_bias bias_id[] = {{512, 1}}, bias_value[] = {{5, 101}};
     static const char *const empty_stop[] = {""};
     const wrong cases[] = {
@@ -47,6 +48,7 @@ static void test_a_wrong_parameter_is_refused_by_name(void **state)
         {"presence", {.ids = good, .n_ids = 1, .presence_penalty = 100}},
         {"frequency", {.ids = good, .n_ids = 1, .frequency_penalty = NAN}},
         {"bias", {.ids = good, .n_ids = 1, .bias = bias_id, .n_bias = 1}},
+        {"banned_ids", {.ids = good, .n_ids = 1, .banned_ids = banned, .n_banned_ids = 1}},
         {"bias", {.ids = good, .n_ids = 1, .bias = bias_value, .n_bias = 1}},
     };
     di_engine *e = rig_start(MINI_F, (di_engine_options){.draft_tokens = -1});

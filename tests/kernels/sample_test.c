@@ -244,6 +244,36 @@ static void test_greedy_takes_the_lowest_of_equal_logits(void **state)
     bench_close(&b);
 }
 
+/* An adjustment of minus infinity is a ban: where the largest logit is banned the next one counts,
+ * at any temperature, and nothing is left when all are. */
+static void test_a_banned_token_never_comes(void **state)
+{
+    enum { VOCAB = 70 };
+    float logits[VOCAB] = {[3] = 50, [64] = 40, [69] = 60};
+    logit_adjust ban[VOCAB];
+    sample_row row = {.temperature = 0, .top_p = 0.5f, .adjust = ban};
+    bench b;
+
+    bench_open(&b, *state, NUMERICS_RELEASE);
+    for (int i = 0; i < VOCAB; i++)
+        ban[i] = (logit_adjust){.id = i, .rep = 1, .add = -INFINITY};
+    for (int hot = 0; hot < 2; hot++) {
+        row.temperature = (float)hot;
+        row.adjust = &ban[69];
+        row.n_adjust = 1;
+        assert_int_equal(draw_one(&b, logits, VOCAB, row), 3);
+        row.adjust = &ban[64];
+        row.n_adjust = 6;
+        assert_int_equal(draw_one(&b, logits, VOCAB, row), 3);
+        row.adjust = ban;
+        row.n_adjust = 64;
+        assert_int_equal(draw_one(&b, logits, VOCAB, row), 69);
+        row.n_adjust = VOCAB;
+        assert_int_equal(draw_one(&b, logits, VOCAB, row), -1);
+    }
+    bench_close(&b);
+}
+
 /* A repetition penalty divides positive logits and multiplies the others. */
 static void test_repetition_penalty_lowers_both_signs(void **state)
 {
@@ -354,6 +384,7 @@ int main(void)
         {"draws follow the distribution", test_draws_follow_the_distribution},
         {"draws are independent", test_draws_are_independent},
         {"greedy takes the lowest of equal logits", test_greedy_takes_the_lowest_of_equal_logits},
+        {"a banned token never comes", test_a_banned_token_never_comes},
         {"repetition penalty lowers both signs", test_repetition_penalty_lowers_both_signs},
         {"filters keep what they say", test_filters_keep_what_they_say},
         {"log-probabilities", test_log_probabilities},

@@ -110,6 +110,45 @@ static void test_check_refuses_bias_on_ids_that_do_not_exist(void **state)
     refuses(&p, "logit_bias has 1025 entries", "at most 1024");
 }
 
+static void test_check_refuses_bans_of_ids_that_do_not_exist(void **state)
+{
+    const int32_t bad[] = {VOCAB, -1};
+    sampling_params p = sampling_defaults();
+
+    (void)state;
+    p.n_banned = 1;
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        p.banned = &bad[i];
+        refuses(&p, "banned_ids holds token id", "ids run from 0 to 4999");
+    }
+    p.n_banned = SAMPLER_MAX_BANNED + 1;
+    refuses(&p, "banned_ids has 65 entries", "at most 64");
+}
+
+static void test_a_ban_outweighs_bias_and_penalties_and_outlasts_rollback(void **state)
+{
+    const int32_t banned[] = {9, 4, 9};
+    const logit_bias bias[] = {{9, 100}, {5, 2}};
+    sampling_params p = sampling_defaults();
+    sampler *s;
+
+    (void)state;
+    p.banned = banned;
+    p.n_banned = 3;
+    p.bias = bias;
+    p.n_bias = 2;
+    p.frequency_penalty = -2;
+    s = make(&p, NULL, 0);
+    assert_int_equal(sampler_row(s, 0).n_adjust, 3);
+    assert_true(find(s, 4)->add == -INFINITY && find(s, 9)->add == -INFINITY);
+    assert_true(find(s, 5)->add == 2);
+    accept(s, 4); /* forced, say */
+    assert_true(find(s, 4)->add == -INFINITY);
+    sampler_rollback(s, 1);
+    assert_true(find(s, 4)->add == -INFINITY);
+    sampler_free(s);
+}
+
 static void test_new_refuses_a_bias_given_twice(void **state)
 {
     const logit_bias twice[] = {{7, 1}, {3, 1}, {7, 2}};
@@ -314,6 +353,8 @@ int main(void)
         cmocka_unit_test(test_check_takes_the_defaults_and_the_ends_of_every_range),
         cmocka_unit_test(test_check_names_the_field_and_its_limit),
         cmocka_unit_test(test_check_refuses_bias_on_ids_that_do_not_exist),
+        cmocka_unit_test(test_check_refuses_bans_of_ids_that_do_not_exist),
+        cmocka_unit_test(test_a_ban_outweighs_bias_and_penalties_and_outlasts_rollback),
         cmocka_unit_test(test_new_refuses_a_bias_given_twice),
         cmocka_unit_test(test_row_carries_the_parameters),
         cmocka_unit_test(test_without_penalties_nothing_is_remembered_or_allocated),

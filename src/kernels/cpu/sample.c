@@ -64,6 +64,34 @@ static bool allowed(const sample_row *r, int32_t id)
     return !r->mask || r->mask[id / 32] >> (id % 32) & 1u;
 }
 
+/* Put the adjusted logits into z, whose largest is `top`. Returns the largest then: only where the
+ * largest itself was lowered does it take another look at all. */
+static float adjust_some(const sample_row *r, const float *logits, int vocab, float top, float *z)
+{
+    bool divide = r->temperature > 0 && r->temperature != 1.0f, lowered = false;
+    float best = top;
+    vf all;
+
+    for (int i = 0; i < r->n_adjust; i++) {
+        const logit_adjust *adj = &r->adjust[i];
+        float l = logits[adj->id];
+
+        if (!allowed(r, adj->id))
+            continue;
+        l = (l > 0 ? l / adj->rep : l * adj->rep) + adj->add;
+        l = divide ? l / r->temperature : l;
+        lowered |= z[adj->id] == top && !(l >= top);
+        best = l > best ? l : best;
+        z[adj->id] = l;
+    }
+    if (!lowered)
+        return best;
+    all = vf_load(z);
+    for (int i = VF; i < vocab; i += VF)
+        all = vf_max(all, vf_load(z + i));
+    return vf_max_lane(all);
+}
+
 /* z = adjusted, masked logits over the temperature. Returns the largest. */
 static float prepare(const sample_row *r, const float *logits, int vocab, float *z)
 {
@@ -81,20 +109,7 @@ static float prepare(const sample_row *r, const float *logits, int vocab, float 
         top = vf_max(top, v);
         vf_store(z + i, v);
     }
-    if (r->n_adjust == 0)
-        return vf_max_lane(top);
-    for (int i = 0; i < r->n_adjust; i++) {
-        const logit_adjust *adj = &r->adjust[i];
-        float l = logits[adj->id];
-
-        l = (l > 0 ? l / adj->rep : l * adj->rep) + adj->add;
-        if (allowed(r, adj->id))
-            z[adj->id] = divide ? l / r->temperature : l;
-    }
-    top = vf_load(z);
-    for (int i = VF; i < vocab; i += VF)
-        top = vf_max(top, vf_load(z + i));
-    return vf_max_lane(top);
+    return adjust_some(r, logits, vocab, vf_max_lane(top), z);
 }
 
 /* The first of x [n] (padded) that equals `top`, the largest. */
