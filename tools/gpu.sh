@@ -26,7 +26,7 @@ run() {
 case ${1:-} in
 test)
     compile di_data deepinfer test_kernel_backends test_kernel_formulas test_kernel_sample golden_model \
-        chunking_test || exit 1
+        chunking_test one_answer engine_test life_test lossless_test preempt_test cases_test || exit 1
     run ops $build/tests/test_kernel_backends
     run real $build/tests/test_kernel_backends real
     run formulas $build/tests/test_kernel_formulas
@@ -36,6 +36,13 @@ test)
     grep -h "ran on the device" $build/gpu-texts.log
     run chunks $build/tests/chunking_test
     run selftest $build/deepinfer selftest --backend cuda --model models/tiny
+    models="--model tests/data/models/mini-f --model tests/data/models/mini-b --model models/tiny"
+    run one_answer $build/tests/one_answer $models --backend cuda --rounds 100 --demand
+    grep -h "ran on the device" $build/gpu-one_answer.log
+    run one_answer_tiny $build/tests/one_answer $models --backend cuda --rounds 20 --from 180
+    for name in engine life lossless preempt cases; do
+        LEAK_REQUESTS=60 run $name $build/tests/${name}_test
+    done
     sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
     if [ -x "$sanitizer" ]; then
         for tool in memcheck synccheck; do

@@ -33,9 +33,9 @@ typedef struct di_model
     di_model; /* a checkpoint, its tokenizer and a back end; immutable once open */
 
 typedef struct di_model_options {
-    const char *backend;     /* NULL or "auto", "avx512", "avx2", "ref" */
-    const char *numerics;    /* NULL or "release"; "f32", "cache" with the ref back end */
-    int n_threads;           /* 0 = all processors */
+    const char *backend;  /* NULL or "auto" (the CPU's fastest), "avx512", "avx2", "ref", "cuda" */
+    const char *numerics; /* NULL or "release"; "f32", "cache" with the ref back end */
+    int n_threads;        /* 0 = all processors */
     const char *load_format; /* NULL or "auto"; "dummy" = generated weights for any config.json */
     /* Called while weights load, on the caller's thread: bytes done of total. */
     void (*progress)(void *arg, uint64_t done, uint64_t total);

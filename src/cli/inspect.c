@@ -220,6 +220,8 @@ static void print_memory(const report *r)
            human_bytes(a, m->total), n, n == 1 ? "sequence" : "sequences",
            human_bytes(b, (uint64_t)memory_per_1000(m)), human_bytes(d, m->full),
            grouped((char[32]){0}, (uint64_t)e->context), human_bytes((char[32]){0}, m->peak));
+    if (e->device > 0)
+        printf("  on the device      %s of it, taken at once\n", human_bytes(a, e->device));
     printf("  weights            %s as back end %s holds them\n", human_bytes(a, p->weights),
            m->backend);
     printf("  embedding          %s, mapped, read all the time\n", human_bytes(a, p->embedding));
@@ -341,6 +343,7 @@ static void json_memory(json_write *w, const memory_report *m)
     jw_field(w, "process", m->process);
     jw_field(w, "engram_rows", p->engram_used);
     jw_field(w, "total", m->total);
+    jw_field(w, "device", e->device);
     jw_key(w, "per_1000_tokens");
     jw_number(w, memory_per_1000(m));
     jw_field(w, "total_full", m->full);
@@ -475,7 +478,13 @@ static opt_result parse(arguments *a, int argc, char **argv, di_status *st)
          .kind = OPT_STRING,
          .to = &a->backend,
          .arg = "NAME",
-         .help = "... with avx512, avx2 or ref (default: auto, the fastest here)"},
+         .help = "... with auto (the fastest here), avx512, avx2, ref or cuda"},
+        {.name = "device",
+         .kind = OPT_CHOICE,
+         .to = &a->backend,
+         .arg = "NAME",
+         .help = "... on cpu or cuda (nvidia): --backend auto or cuda",
+         .choices = session_devices},
         WEIGHTS_OPTIONS(a->weights),
         {.name = "quiet",
          .letter = 'q',

@@ -30,7 +30,7 @@ static const known_name table[] = {
     {"engram-parallel", NULL, NAME_ONLY, {NULL}, "1"},
     {"rank", NULL, NAME_ONLY, {NULL}, "0"},
     {"group-rank", NULL, NAME_ONLY, {NULL}, "0"},
-    {"device", "ACCELERATOR", NAME_DEVICE, {"backend"}, NULL},
+    {"device", "ACCELERATOR", NAME_SAME, {"device"}, NULL},
     {"zero-overhead", "ZERO_OVERHEAD_SCHEDULING", NAME_OFF, {"no-async"}, NULL},
     {"draft-tokens", "USE_NEXTN_DECODE", NAME_SAME, {"draft-tokens"}, NULL},
     {"draft-adaptive", "ENABLE_MTP_VARLEN", NAME_OFF, {"draft-fixed"}, NULL},
@@ -141,16 +141,6 @@ static di_code set_only(const known_name *k, const char *value, di_status *st)
                    k->option ? k->option : k->variable, value ? value : "", k->only);
 }
 
-static di_code set_device(const opt *o, const char *value, di_status *st)
-{
-    if (value && strcmp(value, "cpu") == 0)
-        return opt_set(o, "auto", st);
-    if (value && (strcmp(value, "nvidia") == 0 || strcmp(value, "cuda") == 0))
-        return opt_set(o, "cuda", st);
-    return di_fail(st, DI_E_INVALID, "the device is \"%s\", but must be cpu or cuda (nvidia)",
-                   value ? value : "");
-}
-
 di_code names_set(const opt_program *p, const known_name *k, const char *value, di_status *st)
 {
     const opt *o = target(p, k);
@@ -160,8 +150,6 @@ di_code names_set(const opt_program *p, const known_name *k, const char *value, 
         return opt_set(o, value ? value : "", st);
     case NAME_OFF:
         return boolean(value) ? DI_OK : opt_set(o, NULL, st);
-    case NAME_DEVICE:
-        return set_device(o, value, st);
     case NAME_ONLY:
         return set_only(k, value, st);
     case NAME_NONE:
@@ -230,9 +218,6 @@ static void print_meaning(const known_name *k)
         break;
     case NAME_OFF:
         printf("`--%s` when false", k->ours[0]);
-        break;
-    case NAME_DEVICE:
-        printf("`--backend`: cpu = auto, nvidia or cuda = cuda");
         break;
     case NAME_ONLY:
         if (strcmp(k->only, "bool") == 0)

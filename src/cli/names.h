@@ -5,11 +5,10 @@
 #include "cli/options.h"
 
 typedef enum name_kind {
-    NAME_SAME,   /* the value goes to our option */
-    NAME_OFF,    /* a boolean: our flag when false */
-    NAME_DEVICE, /* cpu, nvidia, cuda: our --backend */
-    NAME_ONLY,   /* what it says is how it is here: no other value is possible */
-    NAME_NONE    /* a variable without meaning here */
+    NAME_SAME, /* the value goes to our option */
+    NAME_OFF,  /* a boolean: our flag when false */
+    NAME_ONLY, /* what it says is how it is here: no other value is possible */
+    NAME_NONE  /* a variable without meaning here */
 } name_kind;
 
 typedef struct known_name {

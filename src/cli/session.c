@@ -11,6 +11,7 @@
 #define CONTEXT_DEFAULT 65536
 
 const char *const session_numerics[] = {"release", "cache", "f32", NULL};
+const char *const session_devices[] = {"cpu", "cuda", "nvidia", NULL};
 
 numerics session_numerics_of(const char *name)
 {

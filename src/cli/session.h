@@ -29,7 +29,7 @@ typedef struct session {
     int64_t context; /* longest sequence: --context, or what the checkpoint allows up to 65,536 */
 } session;
 
-extern const char *const session_numerics[];
+extern const char *const session_numerics[], *const session_devices[];
 #define SESSION_DEFAULTS                                                                           \
     {                                                                                              \
         .backend = "auto", .numerics = "release"                                                   \
@@ -55,7 +55,13 @@ extern const char *const session_numerics[];
          .kind = OPT_STRING,                                                                       \
          .to = &(o).backend,                                                                       \
          .arg = "NAME",                                                                            \
-         .help = "auto, avx512, avx2 or ref (default: auto, the fastest here)"},                   \
+         .help = "auto (the CPU's fastest), avx512, avx2, ref or cuda (default: auto)"},           \
+        {.name = "device",                                                                         \
+         .kind = OPT_CHOICE,                                                                       \
+         .to = &(o).backend,                                                                       \
+         .arg = "NAME",                                                                            \
+         .help = "cpu, or cuda (nvidia): the same as --backend auto or cuda",                      \
+         .choices = session_devices},                                                              \
         {.name = "numerics",                                                                       \
          .kind = OPT_CHOICE,                                                                       \
          .to = &(o).numerics,                                                                      \

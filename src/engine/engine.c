@@ -225,7 +225,7 @@ static di_code settle_options(di_engine *e, const di_engine_options *opt, di_sta
 static di_code open_store(di_engine *e, di_status *st)
 {
     kv_store_options o = engine_store_options(&e->opt, e->max_draft, model_kv_layout(e->x.m),
-                                              model_n_encoder_rings(e->x.m), 0);
+                                              model_n_encoder_rings(e->x.m), e->model->k, 0);
 
     e->opt.kv_tokens = (int64_t)o.n_blocks * KV_BLOCK_TOKENS;
     if (e->opt.max_queued_tokens == 0)

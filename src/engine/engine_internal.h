@@ -154,7 +154,7 @@ typedef struct exec {
     seq_rows *rows;           /* [max_seqs] */
     int *part_of;             /* [max_seqs] part of each sequence of rows */
     sample_row *sample;       /* [max_rows] */
-    int32_t *token;           /* [max_rows] */
+    int32_t *token;           /* [max_rows]; where operations write too, as the lp_ below */
     draft_rows *draft;        /* [max_seqs] */
     sample_row *draft_sample; /* [max_seqs] */
     int *draft_part;          /* [max_seqs] */
@@ -162,9 +162,9 @@ typedef struct exec {
     float *draft_conf;
     draft_offer *offer; /* [max_seqs] */
     int *length, *scratch;
-    float *lp; /* [max_rows] */
-    int32_t *lp_rank;
-    int32_t *lp_top; /* [max_rows][MAX_TOP] */
+    float *lp;                   /* [max_rows] */
+    int32_t *lp_token, *lp_rank; /* [max_rows] */
+    int32_t *lp_top;             /* [max_rows][MAX_TOP] */
     float *lp_top_value;
     calibration cal;
     cost_table cost;
@@ -252,8 +252,8 @@ void drafts_init(exec *x);
 void drafts_choose(di_engine *e, const job *j);
 void drafts_propose(di_engine *e, job *j);
 
-/* sample.c: tokens of the rows of a step, and their acceptance. */
-void exec_sample(di_engine *e, job *j, int n_seqs, const float *logits);
+/* sample.c: tokens of the rows of a step, and their acceptance. Errors: DEVICE. */
+di_code exec_sample(di_engine *e, job *j, int n_seqs, const float *logits, di_status *st);
 
 /* host.c: the loop of the host thread, and of the executing one. */
 void *host_main(void *engine);

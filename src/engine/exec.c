@@ -12,6 +12,18 @@
 
 /* ---- memory ---- */
 
+/* Host memory that operations read and write, too. */
+static void *new_shared(const exec *x, size_t count, size_t size)
+{
+    return x->k->ops->shared_new(x->k, count * size);
+}
+
+static void free_shared(const exec *x, void *p)
+{
+    if (p)
+        x->k->ops->shared_free(x->k, p);
+}
+
 di_code exec_init(di_engine *e, di_status *st)
 {
     exec *x = &e->x;
@@ -19,11 +31,11 @@ di_code exec_init(di_engine *e, di_status *st)
     size_t drafts = seqs * (size_t)(e->max_draft ? e->max_draft : 1);
 
     drafts_init(x);
-    x->cpu_clock = pool_n_threads(x->k->pool) == 1 && strcmp(x->k->ops->name, "cuda") != 0;
+    x->cpu_clock = x->k->pool && pool_n_threads(x->k->pool) == 1;
     x->rows = mem_try_calloc(seqs, sizeof *x->rows);
     x->part_of = mem_try_calloc(seqs, sizeof *x->part_of);
     x->sample = mem_try_calloc(rows, sizeof *x->sample);
-    x->token = mem_try_calloc(rows, sizeof *x->token);
+    x->token = new_shared(x, rows, sizeof *x->token);
     x->draft = mem_try_calloc(seqs, sizeof *x->draft);
     x->draft_sample = mem_try_calloc(seqs, sizeof *x->draft_sample);
     x->draft_part = mem_try_calloc(seqs, sizeof *x->draft_part);
@@ -32,13 +44,14 @@ di_code exec_init(di_engine *e, di_status *st)
     x->offer = mem_try_calloc(seqs, sizeof *x->offer);
     x->length = mem_try_calloc(seqs, sizeof *x->length);
     x->scratch = mem_try_calloc(seqs * (DSPARK_MAX_DRAFT + 1), sizeof *x->scratch);
-    x->lp = mem_try_calloc(rows, sizeof *x->lp);
-    x->lp_rank = mem_try_calloc(rows, sizeof *x->lp_rank);
-    x->lp_top = mem_try_calloc(rows * MAX_TOP, sizeof *x->lp_top);
-    x->lp_top_value = mem_try_calloc(rows * MAX_TOP, sizeof *x->lp_top_value);
+    x->lp = new_shared(x, rows, sizeof *x->lp);
+    x->lp_token = new_shared(x, rows, sizeof *x->lp_token);
+    x->lp_rank = new_shared(x, rows, sizeof *x->lp_rank);
+    x->lp_top = new_shared(x, rows * MAX_TOP, sizeof *x->lp_top);
+    x->lp_top_value = new_shared(x, rows * MAX_TOP, sizeof *x->lp_top_value);
     if (!x->rows || !x->part_of || !x->sample || !x->token || !x->draft || !x->draft_sample ||
         !x->draft_part || !x->draft_out || !x->draft_conf || !x->offer || !x->length ||
-        !x->scratch || !x->lp || !x->lp_rank || !x->lp_top || !x->lp_top_value)
+        !x->scratch || !x->lp || !x->lp_token || !x->lp_rank || !x->lp_top || !x->lp_top_value)
         return di_fail(st, DI_E_NOMEM, "no memory for steps of %d sequences", e->opt.max_seqs);
     return DI_OK;
 }
@@ -48,7 +61,7 @@ void exec_fini(exec *x)
     mem_free(x->rows);
     mem_free(x->part_of);
     mem_free(x->sample);
-    mem_free(x->token);
+    free_shared(x, x->token);
     mem_free(x->draft);
     mem_free(x->draft_sample);
     mem_free(x->draft_part);
@@ -57,10 +70,11 @@ void exec_fini(exec *x)
     mem_free(x->offer);
     mem_free(x->length);
     mem_free(x->scratch);
-    mem_free(x->lp);
-    mem_free(x->lp_rank);
-    mem_free(x->lp_top);
-    mem_free(x->lp_top_value);
+    free_shared(x, x->lp);
+    free_shared(x, x->lp_token);
+    free_shared(x, x->lp_rank);
+    free_shared(x, x->lp_top);
+    free_shared(x, x->lp_top_value);
     model_close(x->m);
 }
 
@@ -172,18 +186,17 @@ void exec_run(di_engine *e, job *j)
     pthread_mutex_lock(&e->model->running);
     start = clock_ns();
     start_us = exec_clock_us(e);
-    kv_copy_run(j->plan.load, j->plan.n_loads);
+    x->k->ops->copy(x->k, j->plan.load, j->plan.n_loads);
     drafts_choose(e, j);
     n = build_rows(e, j);
     j->work = (model_work){0};
     if (n > 0) {
         model_work_forward(x->m, x->rows, n, &j->work);
-        if (model_forward(x->m, x->rows, n, &logits, &st) == DI_OK)
-            exec_sample(e, j, n, logits);
-        else
+        if (model_forward(x->m, x->rows, n, &logits, &st) != DI_OK ||
+            exec_sample(e, j, n, logits, &st) != DI_OK)
             fail_step(j, &st);
     }
-    kv_copy_run(j->plan.save, j->plan.n_saves);
+    x->k->ops->copy(x->k, j->plan.save, j->plan.n_saves);
     middle = clock_ns();
     j->forward_us = n > 0 ? (double)(middle - start) * 1e-3 : 0;
     if (n > 0)

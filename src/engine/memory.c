@@ -1,14 +1,13 @@
 /* See memory.h. */
 #include "engine/memory.h"
 
-#include <sys/sysinfo.h>
-
 #include "dspark/lengths.h"
 
 #define DEFAULT_CONTEXT  65536
-#define CHECKPOINT_SHARE 4  /* checkpoints get at most 1/4 of what the blocks take, */
-#define CHECKPOINT_LEAST 16 /* but at least so many */
-#define FREE_SHARE       4
+#define CHECKPOINT_SHARE 4    /* checkpoints get at most 1/4 of what the blocks take, */
+#define CHECKPOINT_LEAST 16   /* but at least so many */
+#define FREE_SHARE       4    /* of a host's free memory, which is not all for us */
+#define DEVICE_RESERVE   0.94 /* of a GPU's, for blocks and checkpoints: all at once */
 #define HUGE_BYTES       ((uint64_t)2 << 20)
 
 di_code engine_settle(di_engine_options *o, int *max_draft, const model_config *c, di_status *st)
@@ -61,27 +60,32 @@ model_options engine_model_options(const di_engine_options *o, int max_draft, co
 }
 
 static int64_t default_kv_tokens(const di_engine_options *o, int max_draft, const kv_layout *l,
-                                 uint64_t to_take)
+                                 kernels *k, uint64_t to_take)
 {
-    struct sysinfo info;
-    double bytes = (double)HUGE_BYTES * 512, per_token = kv_bytes_per_token(l);
+    double per_token = kv_bytes_per_token(l), bytes = (double)k->ops->memory_free(k);
     int64_t most = o->max_context * o->max_seqs, least = positions(o, max_draft), tokens;
 
-    if (sysinfo(&info) == 0) {
-        bytes = (double)info.freeram * info.mem_unit - (double)to_take;
-        bytes = bytes > 0 ? bytes / FREE_SHARE : 0;
-    }
+    if (bytes == 0) /* nobody knows */
+        bytes = (double)HUGE_BYTES * 512 + (double)to_take;
+    bytes -= (double)to_take;
+    if (kernels_kv_memory(k))
+        bytes = (bytes * DEVICE_RESERVE - (double)o->max_seqs * (double)l->fixed_bytes) *
+                CHECKPOINT_SHARE / (CHECKPOINT_SHARE + 1);
+    else
+        bytes /= FREE_SHARE;
+    bytes = bytes > 0 ? bytes : 0;
     tokens = per_token > 0 ? (int64_t)(bytes / per_token) : most;
     tokens = tokens < most ? tokens : most;
     return tokens > least ? tokens : least;
 }
 
 kv_store_options engine_store_options(const di_engine_options *o, int max_draft, const kv_layout *l,
-                                      int n_encoder_rings, uint64_t to_take)
+                                      int n_encoder_rings, kernels *k, uint64_t to_take)
 {
-    int64_t tokens = o->kv_tokens ? o->kv_tokens : default_kv_tokens(o, max_draft, l, to_take);
+    int64_t tokens = o->kv_tokens ? o->kv_tokens : default_kv_tokens(o, max_draft, l, k, to_take);
     size_t ring = (size_t)l->n_rings * (size_t)l->window * l->ring_row_bytes, bytes;
     kv_store_options s = {.layout = l,
+                          .memory = kernels_kv_memory(k),
                           .n_encoder_rings = n_encoder_rings,
                           .n_blocks = (int)((tokens + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS),
                           .max_seqs = o->max_seqs,
@@ -102,6 +106,17 @@ static uint64_t in_pages(uint64_t bytes)
 static uint64_t least_of(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
+}
+
+/* On a device nothing grows: pools are there at once, tables are uploaded whole. */
+static void add_up_device(engine_memory *m)
+{
+    const model_memory *p = &m->model;
+
+    m->device = p->weights + p->step + p->scratch + m->store.start - m->store.lists +
+                m->store.blocks + m->store.checkpoints;
+    m->first_blocks = 0;
+    m->start = m->full = m->peak = m->device + m->tokenizer + m->store.lists;
 }
 
 static void add_up(engine_memory *m, const di_engine_options *o)
@@ -134,13 +149,16 @@ di_code engine_memory_of(engine_memory *out, const checkpoint *c, kernels *k, co
     DI_TRY(engine_settle(&o, &max_draft, cfg, st));
     mo = engine_model_options(&o, max_draft, cfg);
     DI_TRY(model_memory_of(p, c, k, &mo, st));
-    so = engine_store_options(&o, max_draft, &p->layout, p->n_encoder_rings,
+    so = engine_store_options(&o, max_draft, &p->layout, p->n_encoder_rings, k,
                               p->weights + p->step + p->scratch);
     out->store = kv_store_memory_of(&so);
     out->tokenizer = tok ? tokenizer_memory(tok) : tokenizer_memory_about(cfg->vocab);
     out->context = o.max_context;
     out->kv_tokens = (int64_t)so.n_blocks * KV_BLOCK_TOKENS;
-    add_up(out, &o);
+    if (kernels_kv_memory(k))
+        add_up_device(out);
+    else
+        add_up(out, &o);
 done:
     return rc;
 }

@@ -18,9 +18,10 @@ model_options engine_model_options(const di_engine_options *o, int max_draft,
 
 /* The KV store of an engine with settled options. Without kv_tokens: what max_seqs sequences of the
  * longest context need, at most a quarter of the memory that is free now and stays free when
- * `to_take` bytes more are taken, at least one sequence. `l` is borrowed. */
+ * `to_take` bytes more are taken (of a device's: nearly all, checkpoints included), at least one
+ * sequence. `l` is borrowed. */
 kv_store_options engine_store_options(const di_engine_options *o, int max_draft, const kv_layout *l,
-                                      int n_encoder_rings, uint64_t to_take);
+                                      int n_encoder_rings, kernels *k, uint64_t to_take);
 
 typedef struct engine_memory {
     model_memory model;
@@ -28,6 +29,7 @@ typedef struct engine_memory {
     uint64_t tokenizer;
     int64_t context, kv_tokens; /* longest sequence; size of the pool */
     uint64_t first_blocks;      /* of max_seqs sequences, one each */
+    uint64_t device;            /* of the next three, what lies in a device's memory; 0: none */
     uint64_t start;             /* resident with max_seqs sequences of one block each */
     uint64_t full;              /* ... and of `context` tokens each, or with the pool used up */
     uint64_t peak;              /* the most: with a prefix cache, every block and checkpoint used */

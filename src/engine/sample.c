@@ -121,11 +121,13 @@ static bool row_token(choice *c, part_result *r, int32_t sampled, int32_t *token
     return false;
 }
 
-/* Walk the rows of a decoding choice, `row` being its first. */
-static void accept_drafts(di_engine *e, choice *c, part_result *r, int row, const float *logits)
+/* Walk the rows of a decoding choice, `row` being its first. Errors: DEVICE. */
+static di_code accept_drafts(di_engine *e, choice *c, part_result *r, int row, const float *logits,
+                             di_status *st)
 {
     exec *x = &e->x;
     int64_t base = c->x.len + 1;
+    di_code rc = DI_OK;
 
     for (int k = 0; k <= r->verified && !c->x.done; k++) {
         int32_t token;
@@ -133,6 +135,7 @@ static void accept_drafts(di_engine *e, choice *c, part_result *r, int row, cons
         if (k > 0 && penalised(c)) { /* the tokens before it have changed the penalties */
             x->sample[row + k] = row_of(e, c, k, base + k);
             sample_span(e, logits, row + k, row + k + 1);
+            DI_TRY(x->k->ops->finish(x->k, st));
         }
         if (!row_token(c, r, x->token[row + k], &token))
             break;
@@ -146,25 +149,30 @@ static void accept_drafts(di_engine *e, choice *c, part_result *r, int row, cons
         r->accepted++;
     }
     c->x.len += r->n;
+done:
+    return rc;
 }
 
 /* ---- log-probabilities ---- */
 
-/* Values of n tokens whose logits are n consecutive rows. */
-static void find_values(di_engine *e, const float *logits, const int32_t *token, int n, int n_top,
-                        token_values *out)
+/* Values of n tokens whose logits are n consecutive rows. Errors: DEVICE. */
+static di_code find_values(di_engine *e, const float *logits, const int32_t *token, int n,
+                           int n_top, token_values *out, di_status *st)
 {
     exec *x = &e->x;
+    di_code rc = DI_OK;
 
+    memcpy(x->lp_token, token, (size_t)n * sizeof *token);
     x->k->ops->logprobs(x->k, &(logprobs_args){.n = n,
                                                .vocab = e->vocab,
                                                .n_top = n_top,
                                                .logits = logits,
-                                               .token = token,
+                                               .token = x->lp_token,
                                                .logprob = x->lp,
                                                .rank = x->lp_rank,
                                                .top_id = x->lp_top,
                                                .top_logprob = x->lp_top_value});
+    DI_TRY(x->k->ops->finish(x->k, st));
     for (int i = 0; i < n; i++) {
         out[i].logprob = x->lp[i];
         out[i].rank = x->lp_rank[i];
@@ -172,18 +180,22 @@ static void find_values(di_engine *e, const float *logits, const int32_t *token,
             out[i].top[t] = (di_token_logprob){.token = x->lp_top[i * n_top + t],
                                                .logprob = x->lp_top_value[i * n_top + t]};
     }
+done:
+    return rc;
 }
 
-/* Row i of a prompt chunk gives the value of the prompt token behind it. */
-static void prompt_values(di_engine *e, const choice *c, const sched_part *p, const float *logits)
+/* Row i of a prompt chunk gives the value of the prompt token behind it. Errors: DEVICE. */
+static di_code prompt_values(di_engine *e, const choice *c, const sched_part *p,
+                             const float *logits, di_status *st)
 {
     int64_t first = p->pos + 1, n = p->n_rows;
 
     if (first + n > c->req->n_prompt)
         n = c->req->n_prompt - first;
-    if (n > 0)
-        find_values(e, logits, c->x.ids + first, (int)n, c->req->p.top_logprobs,
-                    c->req->prompt_value + first);
+    if (n <= 0)
+        return DI_OK;
+    return find_values(e, logits, c->x.ids + first, (int)n, c->req->p.top_logprobs,
+                       c->req->prompt_value + first, st);
 }
 
 /* ---- all of it ---- */
@@ -206,12 +218,14 @@ static void finish_prompt(di_engine *e, choice *c, const sched_part *p, part_res
     c->x.pending = true;
 }
 
-void exec_sample(di_engine *e, job *j, int n_seqs, const float *logits)
+di_code exec_sample(di_engine *e, job *j, int n_seqs, const float *logits, di_status *st)
 {
     exec *x = &e->x;
+    di_code rc = DI_OK;
     int row = 0;
 
     sample_all(e, j, n_seqs, logits);
+    DI_TRY(x->k->ops->finish(x->k, st));
     for (int s = 0; s < n_seqs; s++) {
         int i = x->part_of[s], n = x->rows[s].n_logits;
         const sched_part *p = &j->plan.part[i];
@@ -220,14 +234,16 @@ void exec_sample(di_engine *e, job *j, int n_seqs, const float *logits)
         const float *l = logits + (size_t)row * (size_t)e->vocab;
 
         if (!p->decode && c->req->prompt_value)
-            prompt_values(e, c, p, l);
+            DI_TRY(prompt_values(e, c, p, l, st));
         if (p->decode)
-            accept_drafts(e, c, r, row, logits);
+            DI_TRY(accept_drafts(e, c, r, row, logits, st));
         else
             finish_prompt(e, c, p, r, row + n - 1);
         if (c->req->p.logprobs && r->n > 0)
-            find_values(e, p->decode ? l : l + (size_t)(n - 1) * (size_t)e->vocab, r->token, r->n,
-                        c->req->p.top_logprobs, r->value);
+            DI_TRY(find_values(e, p->decode ? l : l + (size_t)(n - 1) * (size_t)e->vocab, r->token,
+                               r->n, c->req->p.top_logprobs, r->value, st));
         row += n;
     }
+done:
+    return rc;
 }

@@ -2,6 +2,7 @@
 #include "kernels/host.h"
 
 #include <string.h>
+#include <sys/sysinfo.h>
 
 #include "base/mem.h"
 
@@ -15,6 +16,20 @@ void host_shared_free(kernels *k, void *p)
 {
     (void)k;
     mem_free(p);
+}
+
+void host_copy(kernels *k, const kv_copy *c, int n)
+{
+    (void)k;
+    kv_copy_run(c, n);
+}
+
+uint64_t host_memory_free(kernels *k)
+{
+    struct sysinfo info;
+
+    (void)k;
+    return sysinfo(&info) == 0 ? (uint64_t)info.freeram * info.mem_unit : 0;
 }
 
 uint64_t host_n_launches(const kernels *k)

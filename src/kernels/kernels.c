@@ -52,14 +52,20 @@ static bool knows(const backend *b, numerics num)
     return num == NUMERICS_RELEASE || b->ops == kernels_ref;
 }
 
-/* The first back end with that name; "auto" is the best one that runs here with the numerics. */
+/* A GPU's back end has the name of its device, too. */
+static bool is_named(const backend *b, const char *name)
+{
+    return strcmp(name, b->name) == 0 || (b->device && strcmp(name, "nvidia") == 0);
+}
+
+/* The first back end with that name; "auto" or "cpu" is the best one of the CPU's that runs here
+ * with the numerics. */
 static const backend *find(const kernels_options *opt)
 {
-    bool any = strcmp(opt->backend, "auto") == 0;
+    bool any = strcmp(opt->backend, "auto") == 0 || strcmp(opt->backend, "cpu") == 0;
 
     for (const backend *b = backends; b < backends + ARRAY_LEN(backends); b++)
-        if (any ? !b->device && knows(b, opt->numerics) && b->ops()
-                : strcmp(opt->backend, b->name) == 0)
+        if (any ? !b->device && knows(b, opt->numerics) && b->ops() : is_named(b, opt->backend))
             return b;
     return NULL;
 }

@@ -90,6 +90,10 @@ typedef struct kernel_ops {
     void (*get)(kernels *k, void *host, const void *src, size_t bytes);
     void (*put_act)(kernels *k, void *dst, const float *host, size_t n);
     void (*get_act)(kernels *k, float *host, const void *src, size_t n);
+    /* Copies of sequence state, as if one after the other. */
+    void (*copy)(kernels *k, const kv_copy *c, int n);
+    /* Bytes that are free where state lies; 0 when nobody knows. */
+    uint64_t (*memory_free)(kernels *k);
 
     /* The operations, in the order of a layer. */
     void (*gather)(kernels *k, const gather_args *a);
@@ -132,7 +136,8 @@ struct kernels {
 };
 
 typedef struct kernels_options {
-    const char *backend; /* "auto" (fastest of the CPU's), "ref", "avx2", "avx512", "cuda" */
+    const char
+        *backend; /* "auto" or "cpu" (its fastest), "ref", "avx2", "avx512", "cuda" (or "nvidia") */
     numerics numerics;
     int n_threads; /* 0 = all processors */
 } kernels_options;

@@ -9,13 +9,37 @@
 
 #define ALIGN64(n) (((n) + 63) / 64 * 64)
 
-void kv_copy_run(const kv_copy *c, int n)
+/* ---- memory ---- */
+
+/* Zeroed memory for state. `used`: all of it will be, so that a host pays for its pages now. */
+static void *state_new(const kv_store *s, size_t bytes, bool used)
 {
-    for (int i = 0; i < n; i++)
-        memcpy(c[i].dst, c[i].src, c[i].bytes);
+    if (s->mem.state_new)
+        return s->mem.state_new(s->mem.owner, bytes ? bytes : 1);
+    return used ? mem_try_resident(bytes, 64) : mem_try_aligned(bytes, 64);
 }
 
-/* ---- memory ---- */
+static void state_free(const kv_store *s, void *p)
+{
+    if (s->mem.state_free && p)
+        s->mem.state_free(s->mem.owner, p);
+    else
+        mem_free(p);
+}
+
+static int32_t *table_new(const kv_store *s, size_t n)
+{
+    return s->mem.table_new ? s->mem.table_new(s->mem.owner, n * sizeof(int32_t))
+                            : mem_try_calloc(n, sizeof(int32_t));
+}
+
+static void table_free(const kv_store *s, int32_t *p)
+{
+    if (s->mem.table_free && p)
+        s->mem.table_free(s->mem.owner, p);
+    else
+        mem_free(p);
+}
 
 static void unit_sizes(kv_store *s)
 {
@@ -77,21 +101,24 @@ di_code kv_store_new(kv_store **out, const kv_store_options *opt, di_status *st)
     s->opt = *opt;
     s->layout = *l;
     s->opt.layout = &s->layout;
+    if (opt->memory)
+        s->mem = *opt->memory;
+    s->opt.memory = NULL;
     s->max_blocks = (int)((opt->max_context + l->max_draft) / KV_BLOCK_TOKENS + 1);
     unit_sizes(s);
     units = (size_t)s->n_units;
     for (s->n_buckets = 16; s->n_buckets < 2 * n;)
         s->n_buckets *= 2;
-    s->block_mem = mem_try_aligned(n * l->block_bytes, 64);
+    s->block_mem = state_new(s, n * l->block_bytes, false);
     s->blocks = mem_try_calloc(n, sizeof *s->blocks);
     s->nodes = mem_try_calloc(n + 1, sizeof *s->nodes);
     s->buckets = mem_try_calloc(s->n_buckets, sizeof *s->buckets);
     s->heap = mem_try_calloc(n, sizeof *s->heap);
-    s->unit_mem = mem_try_aligned(units * s->unit_bytes, 64);
+    s->unit_mem = state_new(s, units * s->unit_bytes, false);
     s->free_units = mem_try_calloc(units, sizeof *s->free_units);
     s->ckpts = mem_try_calloc(units, sizeof *s->ckpts);
-    s->seq_mem = mem_try_resident(m * ALIGN64(l->fixed_bytes), 64); /* all of it is used */
-    s->table_mem = mem_try_calloc(m * (size_t)s->max_blocks, sizeof *s->table_mem);
+    s->seq_mem = state_new(s, m * ALIGN64(l->fixed_bytes), true);
+    s->table_mem = table_new(s, m * (size_t)s->max_blocks);
     s->seqs = mem_try_calloc(m, sizeof *s->seqs);
     if (!s->block_mem || !s->blocks || !s->nodes || !s->buckets || !s->heap || !s->unit_mem ||
         !s->free_units || !s->ckpts || !s->seq_mem || !s->table_mem || !s->seqs) {
@@ -112,12 +139,12 @@ di_code kv_store_new(kv_store **out, const kv_store_options *opt, di_status *st)
 kv_store_memory kv_store_memory_of(const kv_store_options *opt)
 {
     kv_store s = {.opt = *opt, .layout = *opt->layout};
-    size_t n = (size_t)opt->n_blocks, per_block = sizeof *s.blocks + sizeof *s.nodes;
+    size_t n = (size_t)opt->n_blocks, lists = n * (sizeof *s.blocks + sizeof *s.nodes);
 
     unit_sizes(&s);
     return (kv_store_memory){
-        .start = mem_aligned_bytes((size_t)opt->max_seqs * ALIGN64(s.layout.fixed_bytes)) +
-                 n * per_block,
+        .start = mem_aligned_bytes((size_t)opt->max_seqs * ALIGN64(s.layout.fixed_bytes)) + lists,
+        .lists = lists,
         .blocks = mem_aligned_bytes(n * s.layout.block_bytes),
         .checkpoints = mem_aligned_bytes((size_t)s.n_units * s.unit_bytes) +
                        (size_t)s.n_units * sizeof *s.ckpts};
@@ -127,16 +154,16 @@ void kv_store_free(kv_store *s)
 {
     if (!s)
         return;
-    mem_free(s->block_mem);
+    state_free(s, s->block_mem);
     mem_free(s->blocks);
     mem_free(s->nodes);
     mem_free(s->buckets);
     mem_free(s->heap);
-    mem_free(s->unit_mem);
+    state_free(s, s->unit_mem);
     mem_free(s->free_units);
     mem_free(s->ckpts);
-    mem_free(s->seq_mem);
-    mem_free(s->table_mem);
+    state_free(s, s->seq_mem);
+    table_free(s, s->table_mem);
     mem_free(s->seqs);
     mem_free(s);
 }

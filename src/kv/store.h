@@ -15,8 +15,9 @@
  * A lease is a sequence's hold on the store: its blocks and its fixed state.
  * The store does the bookkeeping at once; copies of state (rings, partial blocks) are returned as
  * kv_copy jobs, because they must run where and when the state is: on the executing side, between
- * the steps that the caller orders them between. Keys of different salts never match.
- * Thread: the engine's host thread only; kv_copy_run on the executing side. */
+ * the steps that the caller orders them between, and in their order. Keys of different salts never
+ * match. On a device the store itself never looks into state: its memory is only given out.
+ * Thread: the engine's host thread only; the jobs run on the executing side. */
 #pragma once
 
 #include <stdbool.h>
@@ -39,6 +40,7 @@ typedef enum kv_ckpt_kind {
 
 typedef struct kv_store_options {
     const kv_layout *layout; /* copied */
+    const kv_memory *memory; /* where state and tables lie; copied; NULL: host memory */
     int n_encoder_rings;     /* rings 0 .. n-1 belong to an encoder checkpoint */
     int n_blocks;            /* of 128 tokens */
     int max_seqs;            /* sequences that hold fixed state at once */
@@ -53,20 +55,13 @@ di_code kv_store_new(kv_store **out, const kv_store_options *opt, di_status *st)
 /* What a store takes, in bytes. */
 typedef struct kv_store_memory {
     size_t start;       /* at once: fixed state of sequences, lists */
-    size_t blocks;      /* of all blocks, as they are used */
-    size_t checkpoints; /* of all checkpoints, as they are used */
+    size_t lists;       /* of that, what lies in host memory in any case */
+    size_t blocks;      /* of all blocks, as they are used; on a device at once */
+    size_t checkpoints; /* of all checkpoints, as they are used; on a device at once */
 } kv_store_memory;
 kv_store_memory kv_store_memory_of(const kv_store_options *opt);
 
 void kv_store_free(kv_store *s); /* all sequences closed before */
-
-/* A copy of state between two host places. */
-typedef struct kv_copy {
-    void *dst;
-    const void *src;
-    size_t bytes;
-} kv_copy;
-void kv_copy_run(const kv_copy *c, int n);
 
 /* What a prompt can start from. */
 typedef struct kv_hit {

@@ -66,6 +66,7 @@ struct kv_lease {
 struct kv_store {
     kv_layout layout;
     kv_store_options opt;
+    kv_memory mem;    /* state_new is NULL in host memory */
     int max_blocks;   /* of one sequence */
     uint64_t clock;   /* for used_at */
     uint64_t floor;   /* worth of the last checkpoint that was evicted for room */

@@ -1,6 +1,8 @@
 /* Sizes and offsets of sequence state. */
 #include "tensor/kv_view.h"
 
+#include <string.h>
+
 #define ALIGN64(n) (((n) + 63) / 64 * 64)
 
 void kv_layout_init(kv_layout *l, kv_format format, int head_dim, int index_dim, int window,
@@ -47,4 +49,10 @@ double kv_bytes_per_token(const kv_layout *l)
     for (int i = 0; i < l->n_owners; i++)
         bytes += (double)(l->latent_bytes + l->key_bytes) / l->owner[i].ratio;
     return bytes;
+}
+
+void kv_copy_run(const kv_copy *c, int n)
+{
+    for (int i = 0; i < n; i++)
+        memcpy(c[i].dst, c[i].src, c[i].bytes);
 }

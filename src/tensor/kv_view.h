@@ -66,6 +66,16 @@ typedef struct kv_memory {
     void (*table_free)(void *owner, void *p);
 } kv_memory;
 
+/* A copy of state between two places in that memory. */
+typedef struct kv_copy {
+    void *dst;
+    const void *src;
+    size_t bytes;
+} kv_copy;
+
+/* In host memory, one after the other; on a device copies are an operation (kernels.h). */
+void kv_copy_run(const kv_copy *c, int n);
+
 /* Fill in sizes and offsets from dims, ratios and the longest draft. `ratio` [n_owners]. */
 void kv_layout_init(kv_layout *l, kv_format format, int head_dim, int index_dim, int window,
                     int max_draft, int n_rings, const int *ratio, int n_owners);

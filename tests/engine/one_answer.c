@@ -636,6 +636,16 @@ static int turn(const options *o, unsigned k)
     return o->n_dirs == 3 && k % 20 == 9 ? 2 : o->n_dirs > 1 ? (int)(k % 2) : 0;
 }
 
+/* On a device that the engine has really run there. */
+static bool ran_on(const kernels *k)
+{
+    unsigned long long n = (unsigned long long)k->ops->n_launches(k);
+
+    if (kernels_kv_memory(k))
+        printf("%s: %llu kernels ran on the device\n", k->ops->name, n);
+    return n > 0 || !kernels_kv_memory(k);
+}
+
 static bool saw_everything(void)
 {
     printf("%llu preemptions, %llu tokens from the cache, %llu drafts accepted, %d engines closed "
@@ -675,6 +685,7 @@ int main(int argc, char **argv)
             printf("round %u, %d checks, %d failed, %ld s\n", k, n_checks, n_failed,
                    (long)(time(NULL) - start_time));
     }
+    n_failed += !ran_on(m[turn(&o, first / SET_ROUNDS)][0]->k);
     for (int i = 0; i < 2 * o.n_dirs; i++)
         di_model_close(m[i / 2][i % 2]);
     n_failed += !saw_everything() && o.demand && first + 100 <= o.from + o.rounds;

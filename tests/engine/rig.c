@@ -31,13 +31,13 @@ static struct {
 
 di_model *rig_model(const char *dir)
 {
+    const di_model_options o = {.n_threads = 1, .backend = getenv("DI_BACKEND")};
     di_status st = {0};
     int i = 0;
 
     while (models[i].m && strcmp(models[i].dir, dir) != 0)
         i++;
-    if (!models[i].m &&
-        di_model_open(&models[i].m, dir, &(di_model_options){.n_threads = 1}, &st) != DI_OK)
+    if (!models[i].m && di_model_open(&models[i].m, dir, &o, &st) != DI_OK)
         fail_msg("%s", st.message);
     models[i].dir = dir;
     return models[i].m;

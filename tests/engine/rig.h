@@ -50,7 +50,8 @@ uint32_t rig_draw(uint32_t n);
 /* n random token ids. */
 void rig_ids(int32_t *ids, int n);
 
-/* The model, opened once per directory with one thread (one_answer varies them). */
+/* The model, opened once per directory with one thread (one_answer varies them), on the back end
+ * that DI_BACKEND names. */
 di_model *rig_model(const char *dir);
 void rig_close_models(void);
 

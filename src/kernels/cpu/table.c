@@ -213,6 +213,8 @@ static const kernel_ops ops = {
     .sample = CPU_FN(cpu_sample),
     .logprobs = CPU_FN(cpu_logprobs),
     .finish = finish,
+    .copy = host_copy,
+    .memory_free = host_memory_free,
     .n_launches = host_n_launches,
     .close = close_impl,
 };

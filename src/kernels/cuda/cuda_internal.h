@@ -18,6 +18,7 @@
 #include "kernels/moe.h"
 #include "kernels/sample.h"
 #include "kernels/weight.h"
+#include "tensor/kv_view.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -90,6 +91,7 @@ void cuda_note(cuda_impl *c, cudaError_t e, const char *what);
 void cuda_gather(cuda_impl *c, const gather_args *a);
 void cuda_rope_rows(cuda_impl *c, const rope_rows_args *a);
 void cuda_keep_rows(cuda_impl *c, const keep_rows_args *a);
+void cuda_copy(cuda_impl *c, const kv_copy *copies, int n);
 void cuda_engram_gather(cuda_impl *c, const engram_gather_args *a);
 void cuda_engram_apply(cuda_impl *c, const engram_apply_args *a);
 void cuda_hc(cuda_impl *c, const hc_args *a);

@@ -95,6 +95,62 @@ void cuda_keep_rows(cuda_impl *c, const keep_rows_args *a)
     cuda_launched(c, "keep_rows");
 }
 
+/* ---- copies of state ---- */
+
+#define COPIES     128 /* in a launch: they travel as its parameters */
+#define COPY_PARTS 16  /* blocks that share a copy */
+
+typedef struct copy_list {
+    kv_copy c[COPIES];
+} copy_list;
+
+template <typename T> static __device__ void copy_as(const kv_copy &c)
+{
+    int64_t n = (int64_t)(c.bytes / sizeof(T));
+
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += COPY_PARTS * THREADS)
+        ((T *)c.dst)[i] = ((const T *)c.src)[i];
+}
+
+static __global__ void copy_kernel(const __grid_constant__ copy_list list)
+{
+    const kv_copy &c = list.c[blockIdx.y];
+
+    if ((((uintptr_t)c.dst | (uintptr_t)c.src | c.bytes) & 15) == 0)
+        copy_as<uint4>(c);
+    else
+        copy_as<uint8_t>(c);
+}
+
+static bool meet(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
+{
+    return (uintptr_t)a < (uintptr_t)b + b_bytes && (uintptr_t)b < (uintptr_t)a + a_bytes;
+}
+
+/* Does c read or write what one of the n copies before it writes, or write what one reads? */
+static bool must_wait(const kv_copy *before, int n, const kv_copy *c)
+{
+    for (int i = 0; i < n; i++)
+        if (meet(c->dst, c->bytes, before[i].dst, before[i].bytes) ||
+            meet(c->src, c->bytes, before[i].dst, before[i].bytes) ||
+            meet(c->dst, c->bytes, before[i].src, before[i].bytes))
+            return true;
+    return false;
+}
+
+/* Copies that do not meet go together. */
+void cuda_copy(cuda_impl *c, const kv_copy *copies, int n)
+{
+    for (int first = 0, m; first < n; first += m) {
+        copy_list list;
+
+        for (m = 0; m < COPIES && first + m < n && !must_wait(list.c, m, &copies[first + m]); m++)
+            list.c[m] = copies[first + m];
+        copy_kernel<<<dim3(COPY_PARTS, (unsigned)m), THREADS, 0, c->stream>>>(list);
+        cuda_launched(c, "copy");
+    }
+}
+
 /* ---- Q8 ---- */
 
 /* Four values a thread; the 32 of a group lie in eight lanes. n is a multiple of 32, so that lanes

@@ -287,6 +287,22 @@ static void op_get_act(kernels *k, float *host, const void *src, size_t n)
     }
 }
 
+static void op_copy(kernels *k, const kv_copy *copies, int n)
+{
+    if (n > 0)
+        cuda_copy(k->impl, copies, n);
+}
+
+static uint64_t op_memory_free(kernels *k)
+{
+    size_t free_bytes = 0, all;
+
+    (void)k;
+    cudaMemGetInfo(&free_bytes, &all);
+    cudaGetLastError();
+    return free_bytes;
+}
+
 /* ---- operations: nothing is launched for no rows ---- */
 
 #define OP(name, fn, rows)                                                                         \
@@ -342,6 +358,8 @@ static const kernel_ops ops = {
     .get = op_get,
     .put_act = op_put_act,
     .get_act = op_get_act,
+    .copy = op_copy,
+    .memory_free = op_memory_free,
     .gather = op_gather,
     .rope_rows = op_rope_rows,
     .keep_rows = op_keep_rows,

@@ -246,6 +246,8 @@ const kernel_ops *kernels_ref(void)
         .sample = ref_sample,
         .logprobs = ref_logprobs,
         .finish = ref_finish,
+        .copy = host_copy,
+        .memory_free = host_memory_free,
         .n_launches = host_n_launches,
         .close = ref_close,
     };
