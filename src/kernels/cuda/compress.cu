@@ -1,5 +1,6 @@
 /* Compressors of the KV owners (kernels/compress.h). */
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/launch.cuh"
 
 /* out = RMS(x, w) of a row in shared memory; in place. */
 static __device__ void rms_row(float *x, const weight &w, int64_t n, float eps)
@@ -51,6 +52,8 @@ static __device__ float pool_channel(const compress_pool_args &a, const step &s,
 static __global__ void pool_kernel(compress_pool_args a, step s, step_groups g,
                                    const __grid_constant__ kv_layout l, weight norm)
 {
+    after_previous();
+
     extern __shared__ float x[];
     int64_t dim = l.head_dim;
     int32_t last = g.last_row[blockIdx.x];
@@ -68,6 +71,8 @@ static __global__ void pool_kernel(compress_pool_args a, step s, step_groups g,
 static __global__ void keep_open_kernel(compress_pool_args a, step s,
                                         const __grid_constant__ kv_layout l)
 {
+    after_previous();
+
     int32_t seq = blockIdx.y, end = s.row0[seq + 1], row = s.row0[seq];
     int32_t keep = l.owner[a.owner].open_rows;
     const float *from;
@@ -90,15 +95,13 @@ void cuda_compress_pool(cuda_impl *c, const compress_pool_args *a)
     int keep = l->owner[a->owner].open_rows;
 
     if (a->g->n > 0) {
-        pool_kernel<<<a->g->n, THREADS, (size_t)l->head_dim * sizeof(float), c->stream>>>(
-            *a, *a->s, *a->g, *l, *a->norm);
-        cuda_launched(c, "compress_pool");
+        launch(c, "compress_pool", pool_kernel, a->g->n, THREADS,
+               (size_t)l->head_dim * sizeof(float), *a, *a->s, *a->g, *l, *a->norm);
     }
     if (a->g->ratio > 1) {
         dim3 grid((unsigned)(a->s->n_rows < keep ? a->s->n_rows : keep), (unsigned)a->s->n_seqs);
 
-        keep_open_kernel<<<grid, THREADS, 0, c->stream>>>(*a, *a->s, *l);
-        cuda_launched(c, "compress_pool");
+        launch(c, "compress_pool", keep_open_kernel, grid, THREADS, 0, *a, *a->s, *l);
     }
 }
 
@@ -153,6 +156,8 @@ static __device__ void store_latent(uint8_t *row, const float *x, int64_t n)
 static __global__ void store_kernel(compress_store_args a, step s, step_groups g,
                                     const __grid_constant__ kv_layout l, weight k_norm)
 {
+    after_previous();
+
     extern __shared__ float x[];
     int64_t dim = l.head_dim, idim = l.index_dim, at = blockIdx.x;
     const kv_view *v = &s.view[s.seq[g.last_row[at]]];
@@ -179,7 +184,6 @@ void cuda_compress_store(cuda_impl *c, const compress_store_args *a)
 
     if (a->g->n == 0)
         return;
-    store_kernel<<<a->g->n, THREADS, (size_t)most * sizeof(float), c->stream>>>(*a, *a->s, *a->g,
-                                                                                *l, *a->k_norm);
-    cuda_launched(c, "compress_store");
+    launch(c, "compress_store", store_kernel, a->g->n, THREADS, (size_t)most * sizeof(float), *a,
+           *a->s, *a->g, *l, *a->k_norm);
 }

@@ -1,5 +1,6 @@
 /* Row-wise operations: tables, rotations, moves, Q8, Engram, taps, confidence. */
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/step.h"
 
 static int blocks_of(int64_t n)
@@ -11,6 +12,8 @@ static int blocks_of(int64_t n)
 
 static __global__ void gather_kernel(const bf16 *table, gather_args a, int64_t cols)
 {
+    after_previous();
+
     int64_t row = blockIdx.x;
     const bf16 *own = a.vectors ? a.vectors[row] : NULL;
     const bf16 *from = own ? own : table + a.ids[row] * cols;
@@ -23,15 +26,16 @@ static __global__ void gather_kernel(const bf16 *table, gather_args a, int64_t c
 
 void cuda_gather(cuda_impl *c, const gather_args *a)
 {
-    gather_kernel<<<a->n, THREADS, 0, c->stream>>>((const bf16 *)a->table->data, *a,
-                                                   a->table->cols);
-    cuda_launched(c, "gather");
+    launch(c, "gather", gather_kernel, a->n, THREADS, 0, (const bf16 *)a->table->data, *a,
+           a->table->cols);
 }
 
 /* ---- rotations ---- */
 
 static __global__ void rope_rows_kernel(rope_rows_args a)
 {
+    after_previous();
+
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     double angle, s, cos_of;
 
@@ -45,8 +49,7 @@ static __global__ void rope_rows_kernel(rope_rows_args a)
 
 void cuda_rope_rows(cuda_impl *c, const rope_rows_args *a)
 {
-    rope_rows_kernel<<<blocks_of((int64_t)a->n * a->half), THREADS, 0, c->stream>>>(*a);
-    cuda_launched(c, "rope_rows");
+    launch(c, "rope_rows", rope_rows_kernel, blocks_of((int64_t)a->n * a->half), THREADS, 0, *a);
 }
 
 /* ---- keep_rows ---- */
@@ -58,6 +61,8 @@ void cuda_rope_rows(cuda_impl *c, const rope_rows_args *a)
  * rows[i] >= i. */
 template <typename T> static __global__ void keep_rows_kernel(keep_rows_args a, int64_t units)
 {
+    after_previous();
+
     int64_t u = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     T *buf = (T *)a.buf, ahead[KEEP_AHEAD];
 
@@ -79,7 +84,7 @@ template <typename T> static void keep(cuda_impl *c, const keep_rows_args *a)
 {
     int64_t units = (int64_t)(a->row_bytes / sizeof(T));
 
-    keep_rows_kernel<T><<<blocks_of(units), THREADS, 0, c->stream>>>(*a, units);
+    launch(c, "keep_rows", keep_rows_kernel<T>, blocks_of(units), THREADS, 0, *a, units);
 }
 
 void cuda_keep_rows(cuda_impl *c, const keep_rows_args *a)
@@ -92,7 +97,6 @@ void cuda_keep_rows(cuda_impl *c, const keep_rows_args *a)
         keep<uint32_t>(c, a);
     else
         keep<uint8_t>(c, a);
-    cuda_launched(c, "keep_rows");
 }
 
 /* ---- copies of state ---- */
@@ -114,6 +118,8 @@ template <typename T> static __device__ void copy_as(const kv_copy &c)
 
 static __global__ void copy_kernel(const __grid_constant__ copy_list list)
 {
+    after_previous();
+
     const kv_copy &c = list.c[blockIdx.y];
 
     if ((((uintptr_t)c.dst | (uintptr_t)c.src | c.bytes) & 15) == 0)
@@ -146,8 +152,7 @@ void cuda_copy(cuda_impl *c, const kv_copy *copies, int n)
 
         for (m = 0; m < COPIES && first + m < n && !must_wait(list.c, m, &copies[first + m]); m++)
             list.c[m] = copies[first + m];
-        copy_kernel<<<dim3(COPY_PARTS, (unsigned)m), THREADS, 0, c->stream>>>(list);
-        cuda_launched(c, "copy");
+        launch(c, "copy", copy_kernel, dim3(COPY_PARTS, (unsigned)m), THREADS, 0, list);
     }
 }
 
@@ -157,6 +162,8 @@ void cuda_copy(cuda_impl *c, const kv_copy *copies, int n)
  * of a group are all there; lanes without one take part in the exchange. */
 static __global__ void quantize_kernel(const uint2 *x, uint2 *q8, int64_t n)
 {
+    after_previous();
+
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     uint2 in = i < n / 4 ? x[i] : make_uint2(0, 0);
     float v[4] = {from_bf((bf16)in.x), from_bf((bf16)(in.x >> 16)), from_bf((bf16)in.y),
@@ -176,9 +183,8 @@ void cuda_quantize(cuda_impl *c, const quantize_args *a)
 {
     int64_t n = (int64_t)a->n * a->cols;
 
-    quantize_kernel<<<blocks_of(n / 4), THREADS, 0, c->stream>>>((const uint2 *)a->x,
-                                                                 (uint2 *)a->q8, n);
-    cuda_launched(c, "quantize");
+    launch(c, "quantize", quantize_kernel, blocks_of(n / 4), THREADS, 0, (const uint2 *)a->x,
+           (uint2 *)a->q8, n);
 }
 
 /* ---- Engram ---- */
@@ -186,6 +192,8 @@ void cuda_quantize(cuda_impl *c, const quantize_args *a)
 /* One warp per 32 columns of a table row: decode (exact), round, Q8. */
 static __global__ void engram_gather_kernel(weight table, engram_gather_args a, int64_t n)
 {
+    after_previous();
+
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, dim = table.cols, col = i % dim, id;
     float x;
 
@@ -201,13 +209,14 @@ void cuda_engram_gather(cuda_impl *c, const engram_gather_args *a)
 {
     int64_t n = (int64_t)a->n * a->n_cols * a->table->cols;
 
-    engram_gather_kernel<<<blocks_of(n), THREADS, 0, c->stream>>>(*a->table, *a, n);
-    cuda_launched(c, "engram_gather");
+    launch(c, "engram_gather", engram_gather_kernel, blocks_of(n), THREADS, 0, *a->table, *a, n);
 }
 
 /* One block per copy of a row. */
 static __global__ void engram_apply_kernel(weight q_w, weight k_w, engram_apply_args a)
 {
+    after_previous();
+
     int64_t row = blockIdx.x / a.hc, i = blockIdx.x % a.hc, dim = a.dim;
     const bf16 *kv = (const bf16 *)a.kv + row * (a.hc + 1) * dim, *key = kv + i * dim;
     const bf16 *value = kv + a.hc * dim;
@@ -239,14 +248,15 @@ static __global__ void engram_apply_kernel(weight q_w, weight k_w, engram_apply_
 
 void cuda_engram_apply(cuda_impl *c, const engram_apply_args *a)
 {
-    engram_apply_kernel<<<a->n * a->hc, THREADS, 0, c->stream>>>(*a->q_w, *a->k_w, *a);
-    cuda_launched(c, "engram_apply");
+    launch(c, "engram_apply", engram_apply_kernel, a->n * a->hc, THREADS, 0, *a->q_w, *a->k_w, *a);
 }
 
 /* ---- draft ---- */
 
 static __global__ void tap_kernel(tap_args a)
 {
+    after_previous();
+
     int64_t row = blockIdx.x, dim = a.dim;
     const bf16 *x = (const bf16 *)a.x + row * a.hc * dim;
     bf16 *out = (bf16 *)a.out + row * a.out_stride;
@@ -262,12 +272,13 @@ static __global__ void tap_kernel(tap_args a)
 
 void cuda_tap(cuda_impl *c, const tap_args *a)
 {
-    tap_kernel<<<a->n, THREADS, 0, c->stream>>>(*a);
-    cuda_launched(c, "tap");
+    launch(c, "tap", tap_kernel, a->n, THREADS, 0, *a);
 }
 
 static __global__ void confidence_kernel(const bf16 *w, confidence_args a)
 {
+    after_previous();
+
     int64_t row = blockIdx.x;
     const bf16 *h = (const bf16 *)a.h + row * a.dim, *e = (const bf16 *)a.e + row * a.rank;
     float sum = 0;
@@ -283,6 +294,5 @@ static __global__ void confidence_kernel(const bf16 *w, confidence_args a)
 
 void cuda_confidence(cuda_impl *c, const confidence_args *a)
 {
-    confidence_kernel<<<a->n, THREADS, 0, c->stream>>>((const bf16 *)a->w->data, *a);
-    cuda_launched(c, "confidence");
+    launch(c, "confidence", confidence_kernel, a->n, THREADS, 0, (const bf16 *)a->w->data, *a);
 }

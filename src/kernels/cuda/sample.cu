@@ -1,4 +1,5 @@
 /* Sampling and log-probabilities (kernels/sample.h): one block per row of logits. */
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/order.cuh"
 
 #include <string.h>
@@ -157,6 +158,8 @@ static __device__ void prepare(const sample_row &r, const float *logits, int32_t
 static __global__ void sample_kernel(const sample_row *rows, const float *logits, int32_t vocab,
                                      float *scratch, int32_t *token)
 {
+    after_previous();
+
     sample_row r = rows[blockIdx.x];
     float *z = scratch + (int64_t)blockIdx.x * vocab, top;
     uint64_t best;
@@ -245,10 +248,8 @@ void cuda_sample(cuda_impl *c, const sample_args *a)
             cuda_note(c, cudaErrorInvalidValue, "sample");
             return;
         }
-        sample_kernel<<<n, THREADS, 0, c->stream>>>((const sample_row *)c->s.stage,
-                                                    a->logits + (int64_t)first * a->vocab, a->vocab,
-                                                    c->s.z, a->token + first);
-        cuda_launched(c, "sample");
+        launch(c, "sample", sample_kernel, n, THREADS, 0, (const sample_row *)c->s.stage,
+               a->logits + (int64_t)first * a->vocab, a->vocab, c->s.z, a->token + first);
     }
 }
 
@@ -272,6 +273,8 @@ static __device__ double block_sum_double(double x)
 
 static __global__ void logprobs_kernel(logprobs_args a)
 {
+    after_previous();
+
     int64_t row = blockIdx.x;
     const float *logit = a.logits + row * a.vocab;
     int32_t token = a.token[row];
@@ -309,6 +312,5 @@ static __global__ void logprobs_kernel(logprobs_args a)
 
 void cuda_logprobs(cuda_impl *c, const logprobs_args *a)
 {
-    logprobs_kernel<<<a->n, THREADS, 0, c->stream>>>(*a);
-    cuda_launched(c, "logprobs");
+    launch(c, "logprobs", logprobs_kernel, a->n, THREADS, 0, *a);
 }
