@@ -3,3 +3,4 @@ di_bench(bench_kernels SOURCES kernels.c bench.c USES base formats tensor kernel
 di_bench(bench_steps SOURCES steps.c bench.c
          USES base formats checkpoint tensor kernels tokenizer kv model LINK m)
 di_bench(bench_cuda SOURCES cuda_kernels.c USES base formats tensor kernels)
+di_bench(bench_load SOURCES load.c USES base formats checkpoint tensor kernels model)

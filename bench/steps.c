@@ -57,7 +57,7 @@ static void open_config(checkpoint **ckpt)
         bench_check(di_fail(&st, DI_E_IO, "could not write \"%s\": %s", path, errno_text(errno)),
                     &st);
     mem_free(text);
-    bench_check(checkpoint_open_dummy(ckpt, dir, &(dummy_options){0}, false, false, &st), &st);
+    bench_check(checkpoint_open_dummy(ckpt, dir, &(dummy_options){0}, DUMMY_FOUND, &st), &st);
     unlink(path);
     rmdir(dir);
 }

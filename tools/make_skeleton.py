@@ -1,17 +1,23 @@
 #!/usr/bin/env python3
 """Write a skeleton of a checkpoint: the right headers, index and config.json, and no weights.
 
-    tools/make_skeleton.py CONFIG.json OUT_DIR [--shards 48]
+    tools/make_skeleton.py CONFIG.json OUT_DIR [--shards 48] [--experts N] [--fill]
 
 The shards have their full length as sparse files (holes that read as zeros), so a skeleton of the
 released 475 GiB model takes a few MiB of disk. `deepinfer inspect OUT_DIR` reads it like the real
 one; run it on weights that you are about to train or convert, or to see what a configuration costs.
+
+With --fill every tensor has numbers of plausible size (random bits, the same block again and again):
+shards for a benchmark of loading (bench/load.c). --experts N gives every layer N experts:
+
+    tools/make_skeleton.py bench/layers.json OUT_DIR --shards 6 --experts 384 --fill    # 15 GB
 
 The list of tensors is written down here a second time, on purpose: src/checkpoint/table.c is checked
 against it.
 """
 import argparse
 import json
+import random
 import struct
 import sys
 from pathlib import Path
@@ -178,8 +184,28 @@ def chunks(items, n):
     return [c for c in out if c]
 
 
-def write_shard(path, shard):
-    """Header, and a hole where the data would be. The widest types first keep all of them aligned."""
+BLOCK = 32 << 20
+
+
+def fill_block(dtype):
+    """Bytes of one type: floats between 2^-7 and 2^-6 or so, scales of 2^-9 to 2^-6, any FP4 pair."""
+    bits = random.Random(dtype).randbytes(BLOCK)
+    keep, put = {"F32": ("ffff7f80", "0000003c"), "BF16": ("7f80", "003c"), "F8_E4M3": ("8f", "30"),
+                 "F8_E8M0": ("03", "76"), "I8": ("ff", "00")}[dtype]
+    words = [int.from_bytes(bytes.fromhex(x) * (BLOCK * 2 // len(x)), "little") for x in (keep, put)]
+    return (int.from_bytes(bits, "little") & words[0] | words[1]).to_bytes(BLOCK, "little")
+
+
+def fill(f, tensor, blocks):
+    block = blocks.get(tensor[1]) or blocks.setdefault(tensor[1], fill_block(tensor[1]))
+    left = n_bytes(tensor)
+    while left > 0:
+        left -= f.write(memoryview(block)[: min(left, BLOCK)])
+
+
+def write_shard(path, shard, blocks):
+    """Header, and a hole where the data would be, or data (blocks: a dict to keep them in, or None). The
+    widest types first keep all of them aligned."""
     header, at = {"__metadata__": {"format": "pt"}}, 0
     for name, dtype, shape in sorted(shard, key=lambda t: -BYTES[t[1]]):
         size = n_bytes((name, dtype, shape))
@@ -189,18 +215,21 @@ def write_shard(path, shard):
     text += b" " * (-len(text) % 8)
     with open(path, "wb") as f:
         f.write(struct.pack("<Q", len(text)) + text)
+        f.flush()
         f.truncate(8 + len(text) + at)
+        for t in sorted(shard, key=lambda t: -BYTES[t[1]]) if blocks is not None else ():
+            fill(f, t, blocks)
     return at
 
 
-def write_skeleton(config, out, n_shards):
+def write_skeleton(config, out, n_shards, blocks=None):
     """Write the skeleton; returns (tensors, bytes)."""
     shards = split(list(tensors(config)), n_shards)
     out.mkdir(parents=True, exist_ok=True)
     where, total = {}, 0
     for i, shard in enumerate(shards):
         name = f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors"
-        total += write_shard(out / name, shard)
+        total += write_shard(out / name, shard, blocks)
         where.update((t[0], name) for t in shard)
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(where.items()))}
     (out / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
@@ -213,15 +242,20 @@ def main():
     a.add_argument("config", type=Path, help="config.json of the model")
     a.add_argument("out", type=Path, help="folder to write")
     a.add_argument("--shards", type=int, default=48, help="number of files (default 48)")
+    a.add_argument("--experts", type=int, help="experts of a layer (default: those of CONFIG)")
+    a.add_argument("--fill", action="store_true", help="write data, too")
     args = a.parse_args()
     if args.shards < 1:
         a.error("--shards must be at least 1")
     try:
-        n, size = write_skeleton(json.loads(args.config.read_text()), args.out, args.shards)
+        config = json.loads(args.config.read_text())
+        if args.experts:
+            config["text_config"]["n_routed_experts"] = args.experts
+        n, size = write_skeleton(config, args.out, args.shards, {} if args.fill else None)
     except (OSError, ValueError, KeyError) as e:
         print(f"make_skeleton: {type(e).__name__}: {e}", file=sys.stderr)
         return 2
-    print(f"{args.out}: {n:,} tensors, {size:,} bytes (sparse)")
+    print(f"{args.out}: {n:,} tensors, {size:,} bytes{'' if args.fill else ' (sparse)'}")
     return 0
 
 

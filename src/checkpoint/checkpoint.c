@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -34,10 +35,10 @@ typedef struct found {
 
 /* Tensors that are generated when they are looked up. */
 typedef struct made {
-    uint8_t *base; /* address space of all tensors; NULL with headers_only */
+    uint8_t *base; /* address space of all tensors; NULL with DUMMY_HEADERS */
     size_t bytes;
     uint64_t seed;
-    bool keep_all;
+    dummy_when when;
     bool *there; /* [n_tensors] has been generated and not been dropped; under `lock` */
     pthread_mutex_t lock;
 } made;
@@ -51,8 +52,9 @@ struct checkpoint {
     int n_shards;
     found *found; /* [n_found] in the order of shards and offsets */
     size_t n_found;
-    map *by_name;        /* name -> index in found */
-    ckpt_tensor *tensor; /* [n_tensors] in table order */
+    map *by_name;                /* name -> index in found */
+    ckpt_tensor *tensor;         /* [n_tensors] in table order */
+    const ckpt_tensor **by_data; /* [n_tensors] by address; NULL when opened for headers only */
     size_t n_tensors;
     made *made; /* generated weights: no shards; else NULL */
 };
@@ -344,6 +346,64 @@ done:
     return rc;
 }
 
+/* --------------------------------------------------------------------------------- reading */
+
+static int compare_data(const void *a, const void *b)
+{
+    const ckpt_tensor *const *x = a, *const *y = b;
+
+    return ((*x)->data > (*y)->data) - ((*x)->data < (*y)->data);
+}
+
+/* For checkpoint_read. Tensors of no bytes do not exist, so addresses differ. */
+static di_code sort_by_data(checkpoint *c, di_status *st)
+{
+    c->by_data = mem_try_calloc(c->n_tensors, sizeof *c->by_data);
+    if (!c->by_data)
+        return no_memory(c, st);
+    for (size_t i = 0; i < c->n_tensors; i++)
+        c->by_data[i] = &c->tensor[i];
+    qsort(c->by_data, c->n_tensors, sizeof *c->by_data, compare_data);
+    return DI_OK;
+}
+
+/* The tensor whose data begins last at or before `p`. */
+static const ckpt_tensor *tensor_at(const checkpoint *c, const void *p)
+{
+    size_t low = 0, high = c->n_tensors;
+
+    while (high - low > 1) {
+        size_t mid = (low + high) / 2;
+
+        if (c->by_data[mid]->data <= p)
+            low = mid;
+        else
+            high = mid;
+    }
+    return c->by_data[low];
+}
+
+di_code checkpoint_read(const checkpoint *c, void *to, const void *from, size_t bytes,
+                        di_status *st)
+{
+    const ckpt_tensor *t = tensor_at(c, from);
+    size_t at = (size_t)((const char *)from - (const char *)t->data);
+    const st_file *f;
+    di_code rc = DI_OK;
+
+    DI_CHECK(at <= t->bytes && bytes <= t->bytes - at);
+    if (c->made) {
+        dummy_read(to, t, c->made->seed, at, bytes);
+        return DI_OK;
+    }
+    f = c->shard[t->shard];
+    DI_TRY(st_file_read(f, to, t->offset - st_file_data_offset(f) + at, bytes, st));
+    if (t->type == DTYPE_F8_E8M0)
+        rc = scale_check(c, t, to, at, bytes, st);
+done:
+    return rc;
+}
+
 /* ------------------------------------------------------------------------------- generated */
 
 /* Each tensor begins on a page, so that it can be dropped; a large one on a huge page, which the
@@ -385,7 +445,7 @@ static di_code add_generated(void *arg, const table_entry *e, di_status *st)
     return DI_OK;
 }
 
-static di_code make_table(checkpoint *c, bool headers_only, di_status *st)
+static di_code make_table(checkpoint *c, dummy_when when, di_status *st)
 {
     size_t n = 0;
     di_code rc = DI_OK;
@@ -402,7 +462,8 @@ static di_code make_table(checkpoint *c, bool headers_only, di_status *st)
     if (!c->made->there || !c->found || !c->tensor || !c->by_name)
         return no_memory(c, st);
     DI_TRY(table_walk(&c->config, add_generated, c, st));
-    if (headers_only)
+    c->made->when = when;
+    if (when == DUMMY_HEADERS)
         return DI_OK;
     c->made->base = mem_try_reserve(c->made->bytes);
     if (!c->made->base)
@@ -410,6 +471,7 @@ static di_code make_table(checkpoint *c, bool headers_only, di_status *st)
                        c->made->bytes);
     for (size_t i = 0; i < n; i++)
         c->tensor[i].data = c->made->base + c->tensor[i].offset;
+    rc = sort_by_data(c, st);
 done:
     return rc;
 }
@@ -428,11 +490,12 @@ static void generate(const checkpoint *c, size_t i)
 {
     made *m = c->made;
 
-    if (!m->base)
+    if (m->when == DUMMY_HEADERS || m->when == DUMMY_READ)
         return;
     pthread_mutex_lock(&m->lock);
     if (!m->there[i])
-        dummy_fill(m->base + c->tensor[i].offset, &c->tensor[i], m->seed);
+        dummy_fill((uint64_t *)(m->base + c->tensor[i].offset), &c->tensor[i], m->seed, 0,
+                   (c->tensor[i].bytes + 7) / 8);
     m->there[i] = true;
     pthread_mutex_unlock(&m->lock);
 }
@@ -443,7 +506,7 @@ static void drop_generated(const checkpoint *c, const ckpt_tensor *t)
     made *m = c->made;
     size_t i = (size_t)(t - c->tensor);
 
-    if (!m->base || m->keep_all || dummy_is_table(t->name))
+    if (m->when != DUMMY_FOUND || dummy_is_table(t->name))
         return;
     pthread_mutex_lock(&m->lock);
     if (m->there[i])
@@ -471,7 +534,7 @@ static checkpoint *open_config(const char *dir, di_code *rc, di_status *st)
 }
 
 di_code checkpoint_open_dummy(checkpoint **out, const char *dir, const dummy_options *o,
-                              bool keep_all, bool headers_only, di_status *st)
+                              dummy_when when, di_status *st)
 {
     di_code rc = DI_OK;
     checkpoint *c = open_config(dir, &rc, st);
@@ -480,8 +543,7 @@ di_code checkpoint_open_dummy(checkpoint **out, const char *dir, const dummy_opt
     if (!c)
         return rc;
     DI_TRY(dummy_config(&c->config, o, st));
-    DI_TRY(make_table(c, headers_only, st));
-    c->made->keep_all = keep_all;
+    DI_TRY(make_table(c, when, st));
     c->made->seed = (uint64_t)o->share; /* every rank has experts of its own */
     *out = c;
     c = NULL; /* handed over */
@@ -507,6 +569,8 @@ di_code checkpoint_open(checkpoint **out, const char *dir, bool headers_only, di
         return rc;
     DI_TRY(open_files(c, headers_only, st));
     DI_TRY(bind_table(c, st));
+    if (!headers_only)
+        DI_TRY(sort_by_data(c, st));
     *out = c;
     c = NULL; /* handed over */
 done:
@@ -521,6 +585,7 @@ void checkpoint_close(checkpoint *c)
     for (int i = 0; c->shard && i < c->n_shards; i++)
         st_file_close(c->shard[i]);
     free_made(c->made);
+    mem_free(c->by_data);
     mem_free(c->tensor);
     mem_free(c->found);
     map_free(c->by_name);

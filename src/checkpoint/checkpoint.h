@@ -54,6 +54,12 @@ di_code checkpoint_scale_check(const checkpoint *c, const ckpt_tensor *scale, di
 typedef void (*ckpt_progress)(void *arg, uint64_t done, uint64_t total);
 di_code checkpoint_verify(const checkpoint *c, ckpt_progress progress, void *arg, di_status *st);
 
+/* Copy `bytes` stored bytes to `to`: `from` is where they are, or would be, in the data of one
+ * tensor. For whoever copies all of it: reads the file and leaves the map alone, and refuses a
+ * scale byte 255 as above. Thread: any, several at once. Errors: IO, FORMAT. */
+di_code checkpoint_read(const checkpoint *c, void *to, const void *from, size_t bytes,
+                        di_status *st);
+
 /* The pages of this tensor are not needed any more (it has been copied). */
 void checkpoint_drop(const checkpoint *c, const ckpt_tensor *t);
 

@@ -32,7 +32,12 @@ di_code shard_index_parse(shard_index *x, const char *text, size_t n, const char
                           di_status *st);
 void shard_index_fini(shard_index *x);
 
-/* Generated tensors (dummy.c): is this one a table, of which rows are gathered? Fill in the bytes,
- * whole words of 8. */
+/* Generated tensors (dummy.c): is this one a table, of which rows are gathered? Fill in words
+ * first .. first + n - 1 of eight bytes (the last one may reach behind the tensor); any bytes. */
 bool dummy_is_table(const char *name);
-void dummy_fill(void *out, const ckpt_tensor *t, uint64_t seed);
+void dummy_fill(uint64_t *out, const ckpt_tensor *t, uint64_t seed, size_t first, size_t n);
+void dummy_read(void *to, const ckpt_tensor *t, uint64_t seed, size_t from, size_t bytes);
+
+/* Refuse a scale byte 255 among n bytes of tensor t, of which the first is byte `at` (scale.c). */
+di_code scale_check(const checkpoint *c, const ckpt_tensor *t, const void *bytes, size_t at,
+                    size_t n, di_status *st);

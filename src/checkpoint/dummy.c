@@ -53,74 +53,109 @@ static int exponent(int64_t cols, double rms)
     return (int)lround(-log2(rms * sqrt((double)cols)));
 }
 
-/* Words of random bits of which `keep` stays and `set` is added. */
-static void fill_words(uint64_t *out, size_t n, uint64_t seed, uint64_t keep, uint64_t set)
+/* Words first .. first + n - 1 of a tensor. */
+typedef struct span {
+    uint64_t *out;
+    size_t first, n;
+    uint64_t seed; /* of the tensor */
+} span;
+
+/* Random bits of which `keep` stays and `set` is added. */
+static void fill_words(const span *s, uint64_t keep, uint64_t set)
 {
-    for (size_t i = 0; i < n; i++)
-        out[i] = (hash_at(seed, i) & keep) | set;
+    for (size_t i = 0; i < s->n; i++)
+        s->out[i] = (hash_at(s->seed, s->first + i) & keep) | set;
 }
 
 /* Scale bytes e and e - 1. */
-static void fill_scales(uint64_t *out, size_t n, uint64_t seed, int e)
+static void fill_scales(const span *s, int e)
 {
-    for (size_t i = 0; i < n; i++)
-        out[i] = EACH_BYTE * (uint64_t)e - (hash_at(seed, i) & EACH_BYTE);
+    for (size_t i = 0; i < s->n; i++)
+        s->out[i] = EACH_BYTE * (uint64_t)e - (hash_at(s->seed, s->first + i) & EACH_BYTE);
 }
 
 /* Even in [mid - size, mid + size). */
-static void fill_floats(float *out, size_t n, uint64_t seed, float mid, float size)
+static void fill_floats(const span *s, float mid, float size)
 {
-    for (size_t i = 0; i < n; i++) {
-        uint32_t x = (uint32_t)(hash_at(seed, i / 2) >> (32 * (i % 2)));
+    for (size_t i = 0; i < s->n; i++) {
+        uint64_t x = hash_at(s->seed, s->first + i);
+        float two[2] = {mid + size * ((float)((uint32_t)x >> 8) * 0x1p-23f - 1),
+                        mid + size * ((float)(uint32_t)(x >> 40) * 0x1p-23f - 1)};
 
-        out[i] = mid + size * ((float)(x >> 8) * 0x1p-23f - 1);
+        memcpy(&s->out[i], two, sizeof two);
     }
 }
 
-static void fill_f32(float *out, const ckpt_tensor *t, uint64_t seed)
+static void fill_f32(const span *s, const ckpt_tensor *t)
 {
-    size_t n = t->bytes / sizeof(float);
-
     if (t->n_dims == 2)
-        fill_floats(out, n, seed, 0, (float)sqrt(3 / (double)t->shape[1]));
+        fill_floats(s, 0, (float)sqrt(3 / (double)t->shape[1]));
     else if (strstr(t->name, "_scale"))
-        fill_floats(out, n, seed, 0.75f, 0.25f);
+        fill_floats(s, 0.75f, 0.25f);
     else if (strstr(t->name, "gate.bias"))
-        fill_floats(out, n, seed, 0, 0.02f);
+        fill_floats(s, 0, 0.02f);
     else
-        fill_floats(out, n, seed, 0, 1);
+        fill_floats(s, 0, 1);
 }
 
-static void fill_bf16(uint64_t *out, size_t n, const ckpt_tensor *t, uint64_t seed)
+static void fill_bf16(const span *s, const ckpt_tensor *t)
 {
     uint64_t binade = (uint64_t)(127 + exponent(t->shape[1], BF16_RMS)) << 7;
 
     if (is_norm(t->name)) /* from 1 to 1.5 */
-        fill_words(out, n, seed, EACH_HALF * 0x003F, EACH_HALF * 0x3F80);
+        fill_words(s, EACH_HALF * 0x003F, EACH_HALF * 0x3F80);
     else
-        fill_words(out, n, seed, EACH_HALF * 0x807F, EACH_HALF * binade);
+        fill_words(s, EACH_HALF * 0x807F, EACH_HALF * binade);
 }
 
-void dummy_fill(void *out, const ckpt_tensor *t, uint64_t seed)
+void dummy_fill(uint64_t *out, const ckpt_tensor *t, uint64_t seed, size_t first, size_t n)
 {
-    size_t n = (t->bytes + 7) / 8;
+    span s = {.out = out, .first = first, .n = n, .seed = seed_of(t->name, seed)};
     int64_t cols = t->shape[1] * 32; /* of the matrix that a scale belongs to */
 
-    seed = seed_of(t->name, seed);
     switch (t->type) {
     case DTYPE_F32:
-        fill_f32(out, t, seed);
+        fill_f32(&s, t);
         break;
     case DTYPE_BF16:
-        fill_bf16(out, n, t, seed);
+        fill_bf16(&s, t);
         break;
     case DTYPE_F8_E8M0:
-        fill_scales(out, n, seed, 127 + exponent(cols, is_fp4_part(t->name) ? FP4_RMS : FP8_RMS));
+        fill_scales(&s, 127 + exponent(cols, is_fp4_part(t->name) ? FP4_RMS : FP8_RMS));
         break;
     case DTYPE_F8_E4M3:
-        fill_words(out, n, seed, EACH_BYTE * 0x8F, EACH_BYTE * 0x30);
+        fill_words(&s, EACH_BYTE * 0x8F, EACH_BYTE * 0x30);
         break;
     default:
-        fill_words(out, n, seed, UINT64_MAX, 0);
+        fill_words(&s, UINT64_MAX, 0);
     }
+}
+
+/* Bytes [from, to) of the tensor that lie in one word. */
+static void fill_part(uint8_t *out, const ckpt_tensor *t, uint64_t seed, size_t from, size_t to)
+{
+    uint64_t word;
+
+    dummy_fill(&word, t, seed, from / 8, 1);
+    memcpy(out, (const uint8_t *)&word + from % 8, to - from);
+}
+
+void dummy_read(void *to, const ckpt_tensor *t, uint64_t seed, size_t from, size_t bytes)
+{
+    uint8_t *out = to;
+    size_t end = from + bytes, whole = (from + 7) / 8 * 8, last = end / 8 * 8;
+
+    if (whole >= last ||
+        (uintptr_t)(out + (whole - from)) % 8) { /* short, or not for whole words */
+        for (size_t next; from < end; out += next - from, from = next) {
+            next = (from / 8 + 1) * 8 < end ? (from / 8 + 1) * 8 : end;
+            fill_part(out, t, seed, from, next);
+        }
+        return;
+    }
+    if (from < whole)
+        fill_part(out, t, seed, from, whole);
+    dummy_fill((uint64_t *)(out + (whole - from)), t, seed, whole / 8, (last - whole) / 8);
+    if (last < end)
+        fill_part(out + (last - from), t, seed, last, end);
 }

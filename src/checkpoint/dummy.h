@@ -24,10 +24,16 @@ typedef struct dummy_options {
  * Errors: INVALID (names the option, the value, the limit). */
 di_code dummy_config(model_config *c, const dummy_options *o, di_status *st);
 
-/* Open DIR/config.json with generated tensors. A tensor is generated when checkpoint_find returns
- * it and its memory is given back by checkpoint_drop, tables aside; keep_all: nothing is given
- * back, for a back end that keeps pointers. headers_only as in checkpoint_open.
+/* When the bytes of a tensor are there. */
+typedef enum dummy_when {
+    DUMMY_FOUND,  /* from checkpoint_find to checkpoint_drop; tables for good */
+    DUMMY_KEPT,   /* from checkpoint_find on, for a back end that keeps pointers */
+    DUMMY_READ,   /* in what checkpoint_read writes only: no memory of their own */
+    DUMMY_HEADERS /* never: headers_only of checkpoint_open */
+} dummy_when;
+
+/* Open DIR/config.json with generated tensors.
  * Errors: IO and FORMAT (config.json), INVALID (an option), NOMEM. */
 di_code checkpoint_open_dummy(checkpoint **out, const char *dir, const dummy_options *o,
-                              bool keep_all, bool headers_only, di_status *st);
+                              dummy_when when, di_status *st);
 bool checkpoint_is_dummy(const checkpoint *c);

@@ -17,6 +17,7 @@ struct st_file {
     char *path;
     st_header header;
     file_map map; /* empty when opened with headers_only */
+    int fd;       /* for st_file_read; -1 when opened with headers_only */
     size_t bytes, data_offset;
 };
 
@@ -119,8 +120,10 @@ di_code st_file_open(st_file **out, const char *path, bool headers_only, di_stat
     di_code rc = DI_OK;
 
     *out = NULL;
-    if (f)
+    if (f) {
+        f->fd = -1;
         f->path = mem_try_strdup(path);
+    }
     if (!f || !f->path) {
         rc = di_fail(st, DI_E_NOMEM, "no memory to open \"%s\"", path);
         goto done;
@@ -131,8 +134,11 @@ di_code st_file_open(st_file **out, const char *path, bool headers_only, di_stat
         goto done;
     }
     DI_TRY(read_header(f, fd, st));
-    if (!headers_only)
+    if (!headers_only) {
         DI_TRY(map_data(f, st));
+        f->fd = fd;
+        fd = -1; /* kept */
+    }
     *out = f;
     f = NULL; /* handed over */
 done:
@@ -146,6 +152,8 @@ void st_file_close(st_file *f)
 {
     if (!f)
         return;
+    if (f->fd >= 0)
+        close(f->fd);
     file_map_close(&f->map);
     st_header_fini(&f->header);
     mem_free(f->path);
@@ -188,6 +196,11 @@ const st_tensor *st_file_find(const st_file *f, const char *name)
 const void *st_file_data(const st_file *f, const st_tensor *t)
 {
     return f->map.data ? f->map.data + f->data_offset + t->offset : NULL;
+}
+
+di_code st_file_read(const st_file *f, void *to, size_t from, size_t bytes, di_status *st)
+{
+    return read_at(f->fd, to, bytes, f->data_offset + from, f->path, st);
 }
 
 void st_file_need(const st_file *f, size_t from, size_t bytes)

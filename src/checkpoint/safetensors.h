@@ -59,6 +59,9 @@ const st_tensor *st_file_find(const st_file *f, const char *name);
 /* First byte of a tensor of this file, NULL when opened with headers_only. Aligned only if the
  * writer of the file aligned it. */
 const void *st_file_data(const st_file *f, const st_tensor *t);
+/* Copy bytes [from, from + bytes) of the data part, from any thread: faster than the map where each
+ * byte is needed once. Not for files opened with headers_only. Errors: IO. */
+di_code st_file_read(const st_file *f, void *to, size_t from, size_t bytes, di_status *st);
 /* The pages of bytes [from, from + bytes) of the data part are not needed any more. */
 void st_file_drop(const st_file *f, size_t from, size_t bytes);
 /* ... are read all the time: make them resident. */

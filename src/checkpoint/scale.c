@@ -2,7 +2,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_internal.h"
 #include "checkpoint/dummy.h"
 
 #define CHUNK ((size_t)16 << 20) /* bytes between two progress calls */
@@ -16,14 +16,12 @@ static di_code bad_scale(const checkpoint *c, const ckpt_tensor *t, size_t at, d
                    (int64_t)at / t->shape[1], (int64_t)at % t->shape[1]);
 }
 
-/* Bytes [from, to) of a scale tensor. */
-static di_code check_range(const checkpoint *c, const ckpt_tensor *t, size_t from, size_t to,
-                           di_status *st)
+di_code scale_check(const checkpoint *c, const ckpt_tensor *t, const void *bytes, size_t at,
+                    size_t n, di_status *st)
 {
-    const unsigned char *data = t->data;
-    const unsigned char *bad = memchr(data + from, 255, to - from);
+    const char *bad = memchr(bytes, 255, n);
 
-    return bad ? bad_scale(c, t, (size_t)(bad - data), st) : DI_OK;
+    return bad ? bad_scale(c, t, at + (size_t)(bad - (const char *)bytes), st) : DI_OK;
 }
 
 di_code checkpoint_scale_check(const checkpoint *c, const ckpt_tensor *scale, di_status *st)
@@ -31,7 +29,7 @@ di_code checkpoint_scale_check(const checkpoint *c, const ckpt_tensor *scale, di
     if (!scale->data)
         return di_fail(st, DI_E_INVALID, "\"%s\" was opened for its headers only",
                        checkpoint_dir(c));
-    return check_range(c, scale, 0, scale->bytes, st);
+    return scale_check(c, scale, scale->data, 0, scale->bytes, st);
 }
 
 di_code checkpoint_verify(const checkpoint *c, ckpt_progress progress, void *arg, di_status *st)
@@ -52,10 +50,10 @@ di_code checkpoint_verify(const checkpoint *c, ckpt_progress progress, void *arg
         if (!t->data)
             return checkpoint_scale_check(c, t, st);
         for (size_t at = 0; at < t->bytes; at += CHUNK) {
-            size_t end = t->bytes - at < CHUNK ? t->bytes : at + CHUNK;
+            size_t n = t->bytes - at < CHUNK ? t->bytes - at : CHUNK;
 
-            DI_TRY(check_range(c, t, at, end, st));
-            done += end - at;
+            DI_TRY(scale_check(c, t, (const char *)t->data + at, at, n, st));
+            done += n;
             if (progress)
                 progress(arg, done, total);
         }

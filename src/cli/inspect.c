@@ -527,7 +527,7 @@ static di_code open_checkpoint(checkpoint **c, const arguments *a, di_status *st
                         .share = mo.dummy_share,
                         .n_shares = mo.dummy_shares,
                         .engram_rows = mo.dummy_engram_rows};
-    return checkpoint_open_dummy(c, a->dir, &d, false, true, st);
+    return checkpoint_open_dummy(c, a->dir, &d, DUMMY_HEADERS, st);
 }
 
 static di_code run(const arguments *a, di_status *finding, di_status *st)

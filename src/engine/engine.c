@@ -50,6 +50,14 @@ done:
     return rc;
 }
 
+/* The scalar back end reads weights where they are, a device takes copies. */
+static dummy_when dummy_when_of(const char *backend)
+{
+    if (backend && !strcmp(backend, "ref"))
+        return DUMMY_KEPT;
+    return backend && !strcmp(backend, "cuda") ? DUMMY_READ : DUMMY_FOUND;
+}
+
 static di_code load_checkpoint(di_model *m, const char *dir, di_status *st)
 {
     const di_model_options *o = &m->opt;
@@ -63,9 +71,7 @@ static di_code load_checkpoint(di_model *m, const char *dir, di_status *st)
     if (strcmp(o->load_format, "dummy") != 0)
         return di_fail(st, DI_E_INVALID, "load format \"%s\" is not one of auto, dummy",
                        o->load_format);
-    /* the scalar back end reads weights where they are */
-    return checkpoint_open_dummy(&m->ckpt, dir, &dummy, o->backend && !strcmp(o->backend, "ref"),
-                                 false, st);
+    return checkpoint_open_dummy(&m->ckpt, dir, &dummy, dummy_when_of(o->backend), st);
 }
 
 /* tokenizer.json of the folder; where generated weights have none, a generated one. */

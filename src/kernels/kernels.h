@@ -60,8 +60,22 @@ typedef struct kernel_limits {
 
 typedef struct kernels kernels;
 
+/* How a back end that copies its weights reads them (kernel_ops.load_begin): `bytes` from inside a
+ * part to `to`, by several threads at once. `owner` comes first. */
+typedef struct weight_reader {
+    di_code (*read)(void *owner, void *to, const void *from, size_t bytes, di_status *st);
+    void *owner;
+} weight_reader;
+
 typedef struct kernel_ops {
     const char *name; /* "ref", "avx512", "avx2", "cuda" */
+
+    /* Around the loads of a model, where a back end copies weights (NULL: it reads them where they
+     * are): between the two, stored bytes come from `r` alone, and pointers into parts only say
+     * which. A load may return before its copies have ended; load_end waits for them and gives back
+     * what loading took. */
+    di_code (*load_begin)(kernels *k, const weight_reader *r, di_status *st);
+    di_code (*load_end)(kernels *k, di_status *st);
 
     /* Life of weights (kernels/weight.h). */
     di_code (*load)(kernels *k, const weight_src *src, weight **out, di_status *st);

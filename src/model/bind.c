@@ -1,7 +1,8 @@
 /* Weights: from the names of the checkpoint into the back end.
  *
  * Scale bytes are checked as they are taken; pages of the file are dropped behind, so that a back
- * end which re-orders its weights never holds two copies. Tables stay mapped. */
+ * end which re-orders its weights never holds two copies. Tables stay mapped. A back end that
+ * copies everything reads through checkpoint_read, which checks scale bytes, too. */
 #include "model/model_internal.h"
 
 #include "base/mem.h"
@@ -14,6 +15,7 @@ typedef struct binder {
     di_status *st;
     di_code rc;
     uint64_t done, total;
+    bool copies;       /* the back end reads through checkpoint_read */
     fp4_part *fp4;     /* [3][experts] */
     model_memory *mem; /* of sizing; else NULL */
 } binder;
@@ -55,7 +57,7 @@ static weight_part quantised(binder *b, const char *name)
     t = find(b, full);
     snprintf(full, sizeof full, "%s.scale", name);
     s = find(b, full);
-    if (!b->rc && !b->mem)
+    if (!b->rc && !b->mem && !b->copies)
         b->rc = checkpoint_scale_check(b->m->ckpt, s, b->st);
     if (b->rc)
         return (weight_part){0};
@@ -69,7 +71,7 @@ static void loaded(binder *b, const ckpt_tensor *t, bool drop)
     if (!t || b->mem)
         return;
     b->done += t->bytes;
-    if (drop)
+    if (drop && !b->copies)
         checkpoint_drop(b->m->ckpt, t);
     if (o->progress)
         o->progress(o->progress_arg, b->done, b->total);
@@ -327,6 +329,30 @@ static void settle_pages(const binder *b)
         checkpoint_need(c, checkpoint_find(c, "mtp.%d.markov_head.embed.weight", n_stages - 1));
 }
 
+static di_code read_stored(void *owner, void *to, const void *from, size_t bytes, di_status *st)
+{
+    return checkpoint_read(owner, to, from, bytes, st);
+}
+
+/* Everything, layer by layer. */
+static void bind_all(binder *b)
+{
+    const kernel_ops *ops = b->m->k->ops;
+    const weight_reader reader = {.read = read_stored, .owner = (void *)b->m->ckpt};
+    di_code ended;
+
+    b->copies = ops->load_begin && !b->mem;
+    if (b->copies)
+        b->rc = ops->load_begin(b->m->k, &reader, b->st);
+    for (int l = 0; l < b->m->plan.n_layers + b->m->plan.n_stages && !b->rc; l++)
+        bind_layer(b, l);
+    bind_ends(b);
+    if (!b->copies && !b->mem && !b->rc)
+        settle_pages(b);
+    ended = b->copies ? ops->load_end(b->m->k, b->rc ? NULL : b->st) : DI_OK;
+    b->rc = b->rc ? b->rc : ended;
+}
+
 di_code model_bind(model *m, model_memory *mem, di_status *st)
 {
     binder b = {.m = m, .mem = mem, .st = st};
@@ -340,11 +366,7 @@ di_code model_bind(model *m, model_memory *mem, di_status *st)
 
         b.total += is_vision(t->name) ? 0 : t->bytes;
     }
-    for (int l = 0; l < m->plan.n_layers + m->plan.n_stages && !b.rc; l++)
-        bind_layer(&b, l);
-    bind_ends(&b);
-    if (!b.rc && !mem)
-        settle_pages(&b);
+    bind_all(&b);
     if (!b.rc && m->opt.progress)
         m->opt.progress(m->opt.progress_arg, b.total, b.total);
     mem_free(b.fp4);

@@ -54,7 +54,7 @@ static checkpoint *open_tiny(const dummy_options *o)
     checkpoint *c;
     di_status st = {0};
 
-    if (checkpoint_open_dummy(&c, dir, o, false, false, &st) != DI_OK)
+    if (checkpoint_open_dummy(&c, dir, o, DUMMY_FOUND, &st) != DI_OK)
         fail_msg("%s", st.message);
     return c;
 }
@@ -240,6 +240,35 @@ static void test_impossible_options_are_refused_with_their_limits(void **state)
     }
 }
 
+/* Any piece of a tensor that is only read has the bytes that the whole one has when it is found. */
+static void test_pieces_that_are_read_are_those_of_the_whole(void **state)
+{
+    const size_t cut[][2] = {{0, 8}, {0, 1}, {3, 4}, {5, 3}, {7, 2}, {1, 30}, {8, 17}, {16, 64}};
+    checkpoint *whole = open_tiny(&(dummy_options){0}), *pieces;
+    uint64_t copy[16];
+
+    (void)state;
+    assert_int_equal(checkpoint_open_dummy(&pieces, dir, &(dummy_options){0}, DUMMY_READ, NULL),
+                     DI_OK);
+    for (size_t i = 0; i < checkpoint_n_tensors(whole); i++) {
+        const ckpt_tensor *t = checkpoint_find(whole, "%s", checkpoint_tensor(whole, i)->name);
+        const ckpt_tensor *p = checkpoint_tensor(pieces, i);
+
+        for (size_t j = 0; j < ARRAY_LEN(cut); j++) {
+            size_t at = cut[j][0] % t->bytes;
+            size_t n = cut[j][1] < t->bytes - at ? cut[j][1] : t->bytes - at;
+            char *to = (char *)copy + j % 3;
+
+            to[n] = 77;
+            assert_int_equal(checkpoint_read(pieces, to, (const char *)p->data + at, n, NULL), 0);
+            assert_memory_equal(to, (const char *)t->data + at, n);
+            assert_int_equal(to[n], 77);
+        }
+    }
+    checkpoint_close(whole);
+    checkpoint_close(pieces);
+}
+
 static void test_without_memory_nothing_is_opened(void **state)
 {
     checkpoint *c;
@@ -249,7 +278,7 @@ static void test_without_memory_nothing_is_opened(void **state)
         di_code rc;
 
         mem_fail_at(n);
-        rc = checkpoint_open_dummy(&c, dir, &(dummy_options){.n_layers = 2}, false, false, NULL);
+        rc = checkpoint_open_dummy(&c, dir, &(dummy_options){.n_layers = 2}, DUMMY_FOUND, NULL);
         mem_fail_at(0);
         if (rc == DI_OK)
             break;
@@ -269,6 +298,7 @@ int main(void)
         cmocka_unit_test(test_every_number_of_layers_is_a_sound_configuration),
         cmocka_unit_test(test_four_layers_of_the_release_have_each_kind),
         cmocka_unit_test(test_impossible_options_are_refused_with_their_limits),
+        cmocka_unit_test(test_pieces_that_are_read_are_those_of_the_whole),
         cmocka_unit_test(test_without_memory_nothing_is_opened),
     };
 

@@ -436,6 +436,22 @@ static void test_scale_bytes_below_255_are_sound(void **state)
     maker_fini(&m);
 }
 
+/* The bytes around `at` are fine, those with it are refused with the words of `want`. */
+static void expect_read_refuses(const checkpoint *c, const ckpt_tensor *t, size_t at,
+                                const di_status *want)
+{
+    di_status st = {.code = DI_OK};
+    const char *data = t->data;
+    char *copy = mem_try_calloc(t->bytes, 1);
+
+    assert_non_null(copy);
+    assert_int_equal(checkpoint_read(c, copy, data, at, &st), DI_OK);
+    assert_int_equal(checkpoint_read(c, copy, data + at + 1, t->bytes - at - 1, &st), DI_OK);
+    assert_int_equal(checkpoint_read(c, copy, data + at, 1, &st), DI_E_FORMAT);
+    assert_string_equal(st.message, want->message);
+    mem_free(copy);
+}
+
 static void test_scale_byte_255_is_named_with_its_block(void **state)
 {
     static const struct {
@@ -465,9 +481,46 @@ static void test_scale_byte_255_is_named_with_its_block(void **state)
         assert_non_null(strstr(st.message, ".safetensors"));
         assert_int_equal(checkpoint_verify(c, NULL, NULL, &all), DI_E_FORMAT);
         assert_string_equal(st.message, all.message);
+        expect_read_refuses(c, checkpoint_find(c, "%s", bad[i].name), bad[i].at, &all);
         checkpoint_close(c);
         maker_fini(&m);
     }
+}
+
+/* Bytes are those of the data, from any place on, also of tensors that lie elsewhere as a copy. */
+static void test_reading_gives_the_bytes_of_the_data(void **state)
+{
+    di_status st = {.code = DI_OK};
+    made_tensor *one, first;
+    checkpoint *c;
+    maker m;
+
+    (void)state;
+    maker_init(&m, 3);
+    one = maker_find(&m, "layers.0.attn.wo_a.scale");
+    assert_int_equal(one->bytes, 1); /* in front of others, it puts them at odd places */
+    first = *one;
+    *one = m.tensor[0];
+    m.tensor[0] = first;
+    maker_layout(&m);
+    maker_write(&m);
+    assert_int_equal(checkpoint_open(&c, m.dir, false, &st), DI_OK);
+    for (size_t i = 0; i < checkpoint_n_tensors(c); i++) {
+        const ckpt_tensor *t = checkpoint_tensor(c, i);
+        const char *data = t->data;
+        size_t half = t->bytes / 2;
+        char *copy = mem_try_calloc(t->bytes + 1, 1);
+
+        assert_non_null(copy);
+        copy[t->bytes] = 77;
+        assert_int_equal(checkpoint_read(c, copy + half, data + half, t->bytes - half, &st), DI_OK);
+        assert_int_equal(checkpoint_read(c, copy, data, half, &st), DI_OK);
+        assert_memory_equal(copy, data, t->bytes);
+        assert_int_equal(copy[t->bytes], 77);
+        mem_free(copy);
+    }
+    checkpoint_close(c);
+    maker_fini(&m);
 }
 
 static void note_progress(void *arg, uint64_t done, uint64_t total)
@@ -565,6 +618,7 @@ int main(void)
         cmocka_unit_test(test_bad_index_is_refused),
         cmocka_unit_test(test_scale_bytes_below_255_are_sound),
         cmocka_unit_test(test_scale_byte_255_is_named_with_its_block),
+        cmocka_unit_test(test_reading_gives_the_bytes_of_the_data),
         cmocka_unit_test(test_verify_reports_progress),
         cmocka_unit_test(test_out_of_memory_is_reported),
     };

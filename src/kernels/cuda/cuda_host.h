@@ -27,6 +27,8 @@ static inline size_t cuda_aligned(size_t n)
 }
 
 /* Weights (weights.c). */
+di_code cuda_load_begin(kernels *k, const weight_reader *r, di_status *st);
+di_code cuda_load_end(kernels *k, di_status *st);
 di_code cuda_load(kernels *k, const weight_src *src, weight **out, di_status *st);
 di_code cuda_load_experts(kernels *k, const experts_src *src, weight **out, di_status *st);
 void cuda_unload(kernels *k, weight *w);

@@ -39,6 +39,7 @@ struct weight {
     int packed;                   /* kind of panels in `data` (gemm.cuh); 0: as stored */
     struct cuda_experts *experts; /* of load_experts, else NULL */
     void *mem;
+    bool pinned; /* mem is host memory that the device reads */
 };
 
 /* Routed experts of a layer and the shared one. As stored: E2M1 [n_experts][rows][cols/2] and UE8M0
@@ -77,8 +78,9 @@ typedef struct cuda_impl {
     const char *where;
     uint64_t n_launches;
     int n_processors;
-    void *encode; /* cuTensorMapEncodeTiled */
-    int max_keys; /* of one attention row */
+    void *encode;          /* cuTensorMapEncodeTiled */
+    int max_keys;          /* of one attention row */
+    struct loader *loader; /* while weights are loaded; else NULL */
     cuda_scratch s;
     void *mem; /* all scratch */
 } cuda_impl;
@@ -109,7 +111,7 @@ void cuda_pack_mix(cuda_impl *c, const float *fn, int64_t cols, void *out);
 /* Packed weights (gemm.cuh, pack.cu). data2 of the same shape: rows in turn, 8 by 8; `rows` are
  * then those of both. */
 bool cuda_can_pack(int64_t rows, int64_t cols);
-bool cuda_scales_fit(int mode, const uint8_t *scale, size_t n); /* host memory */
+bool cuda_scale_fits(int mode, uint8_t scale); /* the largest one of a matrix */
 size_t cuda_packed_bytes(int mode, int64_t rows, int64_t cols);
 void cuda_pack(cuda_impl *c, int mode, const void *data, const uint8_t *scale, const void *data2,
                const uint8_t *scale2, int64_t rows, int64_t cols, uint8_t *out);

@@ -110,13 +110,9 @@ bool cuda_can_pack(int64_t rows, int64_t cols)
     return rows > 0 && rows % ROW_BLOCK == 0 && cols % ROW_BLOCK == 0;
 }
 
-bool cuda_scales_fit(int mode, const uint8_t *scale, size_t n)
+bool cuda_scale_fits(int mode, uint8_t scale)
 {
-    uint8_t most = 0;
-
-    for (size_t i = 0; i < n; i++)
-        most = scale[i] > most ? scale[i] : most;
-    return most + scale_shift(mode) <= 254;
+    return scale + scale_shift(mode) <= 254;
 }
 
 void cuda_pack(cuda_impl *c, int mode, const void *data, const uint8_t *scale, const void *data2,

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "formats/scalar.h"
 #include "kernels/cuda/library.h"
+#include "kernels/cuda/loader.h"
 
 /* ---- errors ---- */
 
@@ -60,6 +61,7 @@ static void op_close(kernels *k)
 
     if (!c)
         return;
+    loader_free(c->loader);
     if (c->stream)
         cudaStreamSynchronize(c->stream);
     cudaFree(c->mem);
@@ -342,6 +344,8 @@ static uint64_t op_n_launches(const kernels *k)
 
 static const kernel_ops ops = {
     .name = "cuda",
+    .load_begin = cuda_load_begin,
+    .load_end = cuda_load_end,
     .load = cuda_load,
     .load_experts = cuda_load_experts,
     .unload = cuda_unload,

@@ -1,8 +1,10 @@
 /* Weights on the device: as they are stored, or packed for the matrix units (gemm.cuh) where their
- * shape allows it. Packing runs on the device, from a copy of the stored bytes that is then freed.
+ * shape allows it. The loader (loader.h) brings stored bytes up in chunks of whole row blocks;
+ * packing runs on the device behind it.
  */
 #include "base/mem.h"
 #include "kernels/cuda/cuda_host.h"
+#include "kernels/cuda/loader.h"
 
 static int64_t rows_of(const weight_src *s)
 {
@@ -63,65 +65,162 @@ void cuda_unload(kernels *k, weight *w)
     (void)k;
     if (!w)
         return;
-    cudaFree(w->mem);
+    if (w->pinned)
+        cudaFreeHost(w->mem);
+    else
+        cudaFree(w->mem);
     mem_free(w->experts);
     mem_free(w);
 }
 
-/* Copy what the file holds to *at, and move on. The file's pages may be dropped afterwards. */
-static cudaError_t upload(const kernels *k, uint8_t **at, const void *from, size_t bytes)
+di_code cuda_load_begin(kernels *k, const weight_reader *r, di_status *st)
 {
-    const cuda_impl *c = k->impl;
-    cudaError_t e = cudaMemcpyAsync(*at, from, bytes, cudaMemcpyHostToDevice, c->stream);
+    di_code rc = DI_OK;
+    cuda_impl *c;
 
-    *at += bytes;
-    return e;
+    DI_TRY(cuda_need_impl(k, st));
+    c = k->impl;
+    loader_free(c->loader);
+    c->loader = NULL;
+    rc = loader_new(&c->loader, c->stream, r, st);
+done:
+    return rc;
 }
 
-/* The weight as it is stored, at mem. */
-static cudaError_t upload_stored(const kernels *k, const weight_src *s, weight *w, void *mem)
-{
-    cudaError_t e = cudaSuccess;
-    uint8_t *at = mem;
-
-    w->data = at;
-    for (int i = 0; i < s->n_parts && !e; i++)
-        e = upload(k, &at, s->part[i].data, data_bytes(s->kind, s->part[i].rows, s->cols));
-    w->scale = at = (uint8_t *)mem + cuda_aligned(data_bytes(s->kind, w->rows, w->cols));
-    for (int i = 0; i < s->n_parts && !e; i++)
-        e = upload(k, &at, s->part[i].scale, scale_bytes(s->kind, s->part[i].rows, s->cols));
-    return e;
-}
-
-static bool scales_fit(const weight_src *s)
-{
-    bool fit = true;
-
-    for (int i = 0; i < s->n_parts && s->kind == WEIGHT_FP8; i++)
-        fit = fit && cuda_scales_fit(PACK_FP8, s->part[i].scale,
-                                     scale_bytes(s->kind, s->part[i].rows, s->cols));
-    return fit;
-}
-
-/* Panels from a copy that lives as long as the packing. */
-static di_code load_packed(kernels *k, const weight_src *s, weight *w, di_status *st)
+di_code cuda_load_end(kernels *k, di_status *st)
 {
     cuda_impl *c = k->impl;
     di_code rc = DI_OK;
-    weight stored = *w;
-    void *copy = NULL;
 
-    CU_TRY(cudaMalloc(&w->mem, packed_bytes(w->packed, s)), s->name);
-    CU_TRY(cudaMalloc(&copy, stored_bytes(s)), s->name);
-    CU_TRY(upload_stored(k, s, &stored, copy), s->name);
-    if (w->packed == PACK_MIX)
-        cuda_pack_mix(c, stored.data, w->cols, w->mem);
-    else
-        cuda_pack(c, w->packed, stored.data, stored.scale, NULL, NULL, w->rows, w->cols, w->mem);
-    w->data = w->mem;
-    CU_TRY(cudaStreamSynchronize(c->stream), s->name);
+    if (!c)
+        return DI_OK;
+    CU_TRY(cudaDeviceSynchronize(), "loading weights");
 done:
-    cudaFree(copy);
+    loader_free(c->loader);
+    c->loader = NULL;
+    return rc;
+}
+
+/* The loader of a back end; without load_begin, one that takes bytes from where they lie. */
+static di_code need_loader(kernels *k, loader **out, di_status *st)
+{
+    di_code rc = DI_OK;
+
+    DI_TRY(cuda_need_impl(k, st));
+    if (!((cuda_impl *)k->impl)->loader)
+        DI_TRY(cuda_load_begin(k, NULL, st));
+    *out = ((cuda_impl *)k->impl)->loader;
+done:
+    return rc;
+}
+
+/* What was enqueued for a weight that is given up must not write into memory that others get. */
+static di_code give_up(const kernels *k, di_code rc)
+{
+    (void)k;
+    cudaDeviceSynchronize();
+    return rc;
+}
+
+/* Rows [r0, r0 + n) of a matrix in two parts, codes to `data` and their scales to `scale`. r0 is a
+ * multiple of the tile of scales. */
+static di_code add_rows(loader *l, const weight_src *s, int64_t r0, int64_t n, uint8_t *data,
+                        uint8_t *scale, di_status *st)
+{
+    int64_t first = 0; /* row of the part */
+    di_code rc = DI_OK;
+
+    for (int i = 0; i < s->n_parts; first += s->part[i].rows, i++) {
+        const weight_part *p = &s->part[i];
+        int64_t from = r0 > first ? r0 - first : 0;
+        int64_t to = r0 + n - first < p->rows ? r0 + n - first : p->rows;
+        size_t bytes, before;
+
+        if (from >= to)
+            continue;
+        bytes = data_bytes(s->kind, to - from, s->cols);
+        before = data_bytes(s->kind, from, s->cols);
+        DI_TRY(loader_add(l, (const uint8_t *)p->data + before, data, bytes, false, st));
+        data += bytes;
+        if (!p->scale)
+            continue;
+        bytes = scale_bytes(s->kind, to - from, s->cols);
+        before = scale_bytes(s->kind, from, s->cols);
+        DI_TRY(loader_add(l, p->scale + before, scale, bytes, true, st));
+        scale += bytes;
+    }
+done:
+    return rc;
+}
+
+/* The weight as it is stored, at w->mem. */
+static di_code load_stored(loader *l, const weight_src *s, weight *w, di_status *st)
+{
+    uint8_t *scale = (uint8_t *)w->mem + cuda_aligned(data_bytes(s->kind, w->rows, w->cols));
+    di_code rc = DI_OK;
+
+    w->data = w->mem;
+    w->scale = scale;
+    DI_TRY(add_rows(l, s, 0, w->rows, w->mem, scale, st));
+    DI_TRY(loader_run(l, NULL, st));
+    rc = loader_ready(l, st);
+done:
+    return rc;
+}
+
+/* Whole row blocks that fit in half of the staging memory. */
+static int64_t chunk_rows(const weight_src *s, int pack)
+{
+    size_t block = data_bytes(s->kind, Q8_COLS, s->cols) + scale_bytes(s->kind, Q8_COLS, s->cols);
+    int64_t blocks = (int64_t)(LOADER_HALF / (4 * block));
+
+    if (pack == PACK_MIX)
+        return rows_of(s);
+    return (blocks > 1 ? blocks : 1) * 4 * Q8_COLS;
+}
+
+/* Panels, chunk by chunk. *fits: false when the scales are too large for panels. */
+static di_code load_packed(kernels *k, loader *l, const weight_src *s, weight *w, bool *fits,
+                           di_status *st)
+{
+    cuda_impl *c = k->impl;
+    int64_t step = chunk_rows(s, w->packed), n;
+    di_code rc = DI_OK;
+
+    *fits = true;
+    for (int64_t r = 0; r < w->rows && *fits; r += n) {
+        size_t data, scales;
+        uint8_t most, *at;
+
+        n = w->rows - r < step ? w->rows - r : step;
+        data = cuda_aligned(data_bytes(s->kind, n, s->cols));
+        scales = scale_bytes(s->kind, n, s->cols);
+        at = loader_area(l, data + scales, st);
+        if (!at)
+            return DI_E_DEVICE;
+        DI_TRY(add_rows(l, s, r, n, at, at + data, st));
+        DI_TRY(loader_run(l, &most, st));
+        DI_TRY(loader_ready(l, st));
+        *fits = w->packed != PACK_FP8 || cuda_scale_fits(PACK_FP8, most);
+        if (w->packed == PACK_MIX)
+            cuda_pack_mix(c, (const float *)at, w->cols, w->mem);
+        else if (*fits)
+            cuda_pack(c, w->packed, at, at + data, NULL, NULL, n, w->cols,
+                      (uint8_t *)w->mem + cuda_packed_bytes(w->packed, r, w->cols));
+        DI_TRY(loader_used(l, st));
+    }
+    w->data = w->mem;
+done:
+    return rc;
+}
+
+/* Memory for a weight as it is stored. */
+static di_code stored_memory(const weight_src *s, weight *w, di_status *st)
+{
+    di_code rc = DI_OK;
+
+    CU_TRY(cudaMalloc(&w->mem, stored_bytes(s)), s->name);
+done:
     return rc;
 }
 
@@ -129,27 +228,34 @@ di_code cuda_load(kernels *k, const weight_src *s, weight **out, di_status *st)
 {
     di_code rc = DI_OK;
     weight *w = mem_try_calloc(1, sizeof *w);
+    bool fits = false;
+    loader *l = NULL;
 
     *out = NULL;
     if (!w)
         return di_fail(st, DI_E_NOMEM, "no memory for weight \"%s\"", s->name);
-    DI_TRY(cuda_need_impl(k, st));
+    DI_TRY(need_loader(k, &l, st));
     w->kind = s->kind;
     w->cols = s->cols;
     w->rows = rows_of(s);
     w->rows0 = s->part[0].rows;
-    w->packed = scales_fit(s) ? shape_packs(s) : PACK_NONE;
+    w->packed = shape_packs(s);
     if (w->packed) {
-        DI_TRY(load_packed(k, s, w, st));
-    } else {
-        CU_TRY(cudaMalloc(&w->mem, stored_bytes(s)), s->name);
-        CU_TRY(upload_stored(k, s, w, w->mem), s->name);
+        CU_TRY(cudaMalloc(&w->mem, packed_bytes(w->packed, s)), s->name);
+        DI_TRY(load_packed(k, l, s, w, &fits, st));
+    }
+    if (!fits) {
+        cudaFree(w->mem); /* waits for what writes it */
+        w->mem = NULL;
+        w->packed = PACK_NONE;
+        DI_TRY(stored_memory(s, w, st));
+        DI_TRY(load_stored(l, s, w, st));
     }
     *out = w;
     w = NULL;
 done:
     cuda_unload(k, w);
-    return rc;
+    return rc ? give_up(k, rc) : rc;
 }
 
 /* ---- experts ---- */
@@ -173,21 +279,6 @@ static bool experts_pack(const experts_src *s)
     return cuda_can_pack(s->hidden, s->inter) && cuda_can_pack(s->inter, s->hidden);
 }
 
-static bool expert_scales_fit(const experts_src *s)
-{
-    const fp4_part *part[3] = {s->w1, s->w3, s->w2};
-    const weight_part *shared[3] = {&s->shared_w1, &s->shared_w3, &s->shared_w2};
-    expert_sizes z = expert_sizes_of(s);
-    bool fit = true;
-
-    for (int m = 0; m < 3; m++) {
-        for (int e = 0; e < s->n_experts; e++)
-            fit = fit && cuda_scales_fit(PACK_FP4, part[m][e].scale, z.scale);
-        fit = fit && cuda_scales_fit(PACK_FP8, shared[m]->scale, z.shared_scale);
-    }
-    return fit;
-}
-
 /* Bytes of the panels of one expert: w1 and w3, or w2. */
 static size_t up_bytes(int pack, const experts_src *s)
 {
@@ -199,122 +290,178 @@ static size_t down_bytes(int pack, const experts_src *s)
     return cuda_packed_bytes(pack, s->hidden, s->inter);
 }
 
-size_t cuda_experts_bytes(const kernels *k, const experts_src *s)
+static size_t experts_memory(const experts_src *s, bool packed)
 {
     expert_sizes z = expert_sizes_of(s);
     size_t n = (size_t)s->n_experts;
 
-    (void)k;
-    if (experts_pack(s))
+    if (packed)
         return n * (up_bytes(PACK_FP4, s) + down_bytes(PACK_FP4, s)) + up_bytes(PACK_FP8, s) +
                down_bytes(PACK_FP8, s);
     return 3 * (cuda_aligned(n * z.code) + cuda_aligned(n * z.scale) + cuda_aligned(2 * z.code) +
                 cuda_aligned(z.shared_scale));
 }
 
-/* w1, w3 and w2 of one expert (codes of `code` bytes, then scales) -> panels at up and down. */
-static cudaError_t pack_expert(kernels *k, int pack, const experts_src *s, const void *const *code,
-                               const uint8_t *const *scale, size_t code_bytes, size_t n_scales,
-                               uint8_t *copy, uint8_t *up, uint8_t *down)
+size_t cuda_experts_bytes(const kernels *k, const experts_src *s)
 {
-    uint8_t *at = copy, *c[3], *z[3];
-    cudaError_t e = cudaSuccess;
-
-    for (int m = 0; m < 3 && !e; m++) {
-        c[m] = at;
-        e = upload(k, &at, code[m], code_bytes);
-    }
-    for (int m = 0; m < 3 && !e; m++) {
-        z[m] = at;
-        e = upload(k, &at, scale[m], n_scales);
-    }
-    if (e)
-        return e;
-    cuda_pack(k->impl, pack, c[0], z[0], c[1], z[1], 2 * s->inter, s->hidden, up);
-    cuda_pack(k->impl, pack, c[2], z[2], NULL, NULL, s->hidden, s->inter, down);
-    return cudaSuccess;
+    (void)k;
+    return experts_memory(s, experts_pack(s));
 }
 
-static di_code load_experts_packed(kernels *k, const experts_src *s, weight *w, di_status *st)
+/* Bytes of one expert as stored: three matrices of codes, then their scales; experts of a run lie
+ * behind each other. */
+typedef struct stored_expert {
+    const void *code[3];
+    const uint8_t *scale[3];
+    size_t code_bytes, scale_bytes;
+    uint8_t *up, *down; /* its panels */
+} stored_expert;
+
+static size_t expert_bytes(const stored_expert *x)
 {
-    cuda_impl *c = k->impl;
-    cuda_experts *x = w->experts;
+    return cuda_aligned(3 * (x->code_bytes + x->scale_bytes));
+}
+
+static di_code add_expert(loader *l, const stored_expert *x, uint8_t *at, di_status *st)
+{
+    di_code rc = DI_OK;
+
+    for (int m = 0; m < 3; m++, at += x->code_bytes)
+        DI_TRY(loader_add(l, x->code[m], at, x->code_bytes, false, st));
+    for (int m = 0; m < 3; m++, at += x->scale_bytes)
+        DI_TRY(loader_add(l, x->scale[m], at, x->scale_bytes, true, st));
+done:
+    return rc;
+}
+
+static void pack_expert(cuda_impl *c, int pack, const experts_src *s, const stored_expert *x,
+                        const uint8_t *at)
+{
+    const uint8_t *code[3], *scale[3];
+
+    for (int m = 0; m < 3; m++, at += x->code_bytes)
+        code[m] = at;
+    for (int m = 0; m < 3; m++, at += x->scale_bytes)
+        scale[m] = at;
+    cuda_pack(c, pack, code[0], scale[0], code[1], scale[1], 2 * s->inter, s->hidden, x->up);
+    cuda_pack(c, pack, code[2], scale[2], NULL, NULL, s->hidden, s->inter, x->down);
+}
+
+/* A few experts in one run. */
+static di_code load_some(kernels *k, loader *l, int pack, const experts_src *s,
+                         const stored_expert *x, int n, bool *fit, di_status *st)
+{
+    size_t each = expert_bytes(x);
+    uint8_t most = 0, *at = loader_area(l, (size_t)n * each, st);
+    di_code rc = DI_OK;
+
+    if (!at)
+        return DI_E_DEVICE;
+    for (int i = 0; i < n; i++)
+        DI_TRY(add_expert(l, &x[i], at + (size_t)i * each, st));
+    DI_TRY(loader_run(l, &most, st));
+    DI_TRY(loader_ready(l, st));
+    *fit = cuda_scale_fits(pack, most);
+    for (int i = 0; i < n && *fit; i++)
+        pack_expert(k->impl, pack, s, &x[i], at + (size_t)i * each);
+    rc = loader_used(l, st);
+done:
+    return rc;
+}
+
+static stored_expert routed_expert(const experts_src *s, int e, uint8_t *panels)
+{
     expert_sizes z = expert_sizes_of(s);
     size_t up = up_bytes(PACK_FP4, s), down = down_bytes(PACK_FP4, s), n = (size_t)s->n_experts;
+
+    return (stored_expert){.code = {s->w1[e].data, s->w3[e].data, s->w2[e].data},
+                           .scale = {s->w1[e].scale, s->w3[e].scale, s->w2[e].scale},
+                           .code_bytes = z.code,
+                           .scale_bytes = z.scale,
+                           .up = panels + (size_t)e * up,
+                           .down = panels + n * up + (size_t)e * down};
+}
+
+#define MAX_TOGETHER 16 /* experts of a run */
+
+static di_code load_experts_packed(kernels *k, loader *l, const experts_src *s, weight *w,
+                                   bool *fit, di_status *st)
+{
+    cuda_experts *x = w->experts;
+    expert_sizes z = expert_sizes_of(s);
+    stored_expert some[MAX_TOGETHER];
+    int most = (int)(LOADER_HALF / (3 * (z.code + z.scale))), n;
+    size_t all = (size_t)s->n_experts * (up_bytes(PACK_FP4, s) + down_bytes(PACK_FP4, s));
+    uint8_t *at = w->mem;
     di_code rc = DI_OK;
-    void *copy = NULL;
-    uint8_t *at;
 
-    CU_TRY(cudaMalloc(&w->mem, cuda_experts_bytes(k, s)), s->name);
-    CU_TRY(cudaMalloc(&copy, 3 * (2 * z.code + z.scale + z.shared_scale)), s->name);
-    at = w->mem;
-    for (size_t e = 0; e < n; e++) {
-        const void *code[3] = {s->w1[e].data, s->w3[e].data, s->w2[e].data};
-        const uint8_t *scale[3] = {s->w1[e].scale, s->w3[e].scale, s->w2[e].scale};
-
-        CU_TRY(pack_expert(k, PACK_FP4, s, code, scale, z.code, z.scale, copy, at + e * up,
-                           at + n * up + e * down),
-               s->name);
+    most = most < 1 ? 1 : most > MAX_TOGETHER ? MAX_TOGETHER : most;
+    *fit = true;
+    for (int e = 0; e < s->n_experts && *fit; e += n) {
+        n = s->n_experts - e < most ? s->n_experts - e : most;
+        for (int i = 0; i < n; i++)
+            some[i] = routed_expert(s, e + i, at);
+        DI_TRY(load_some(k, l, PACK_FP4, s, some, n, fit, st));
     }
     x->up = at;
-    x->down = at + n * up;
-    x->shared_up = at + n * (up + down);
+    x->down = at + (size_t)s->n_experts * up_bytes(PACK_FP4, s);
+    x->shared_up = at + all;
     x->shared_down = x->shared_up + up_bytes(PACK_FP8, s);
-    CU_TRY(pack_expert(
-               k, PACK_FP8, s,
-               (const void *[3]){s->shared_w1.data, s->shared_w3.data, s->shared_w2.data},
-               (const uint8_t *[3]){s->shared_w1.scale, s->shared_w3.scale, s->shared_w2.scale},
-               2 * z.code, z.shared_scale, copy, at + n * (up + down),
-               at + n * (up + down) + up_bytes(PACK_FP8, s)),
-           s->name);
-    CU_TRY(cudaStreamSynchronize(c->stream), s->name);
+    some[0] = (stored_expert){.code = {s->shared_w1.data, s->shared_w3.data, s->shared_w2.data},
+                              .scale = {s->shared_w1.scale, s->shared_w3.scale, s->shared_w2.scale},
+                              .code_bytes = 2 * z.code,
+                              .scale_bytes = z.shared_scale,
+                              .up = at + all,
+                              .down = at + all + up_bytes(PACK_FP8, s)};
+    if (*fit)
+        DI_TRY(load_some(k, l, PACK_FP8, s, some, 1, fit, st));
 done:
-    cudaFree(copy);
     return rc;
 }
 
 /* Matrix m of all routed experts and of the shared one, as stored. */
-static cudaError_t upload_matrix(const kernels *k, const experts_src *s, cuda_experts *x, int m,
-                                 const fp4_part *part, const weight_part *shared, uint8_t **at)
+static di_code add_matrix(loader *l, const experts_src *s, cuda_experts *x, int m,
+                          const fp4_part *part, const weight_part *shared, uint8_t **at,
+                          di_status *st)
 {
     expert_sizes z = expert_sizes_of(s);
     size_t n = (size_t)x->n_experts;
-    cudaError_t e = cudaSuccess;
-    uint8_t *to = *at;
+    uint8_t *code = *at, *scale = code + cuda_aligned(n * z.code);
+    uint8_t *own = scale + cuda_aligned(n * z.scale), *own_scale = own + cuda_aligned(2 * z.code);
+    int64_t cols = m == 2 ? x->inter : x->hidden;
+    di_code rc = DI_OK;
 
-    x->code[m] = to;
-    for (size_t i = 0; i < n && !e; i++)
-        e = upload(k, &to, part[i].data, z.code);
-    x->scale[m] = to = *at += cuda_aligned(n * z.code);
-    for (size_t i = 0; i < n && !e; i++)
-        e = upload(k, &to, part[i].scale, z.scale);
-    to = *at += cuda_aligned(n * z.scale);
+    x->code[m] = code;
+    x->scale[m] = scale;
+    for (size_t i = 0; i < n; i++) {
+        DI_TRY(loader_add(l, part[i].data, code + i * z.code, z.code, false, st));
+        DI_TRY(loader_add(l, part[i].scale, scale + i * z.scale, z.scale, true, st));
+    }
     x->shared[m] = (weight){.kind = WEIGHT_FP8,
                             .rows = shared->rows,
                             .rows0 = shared->rows,
-                            .cols = m == 2 ? x->inter : x->hidden,
-                            .data = to,
-                            .scale = to + cuda_aligned(2 * z.code)};
-    if (!e)
-        e = upload(k, &to, shared->data, 2 * z.code);
-    to = *at += cuda_aligned(2 * z.code);
-    if (!e)
-        e = upload(k, &to, shared->scale, scale_bytes(WEIGHT_FP8, shared->rows, x->shared[m].cols));
-    *at += cuda_aligned(z.shared_scale);
-    return e;
+                            .cols = cols,
+                            .data = own,
+                            .scale = own_scale};
+    DI_TRY(loader_add(l, shared->data, own, 2 * z.code, false, st));
+    DI_TRY(loader_add(l, shared->scale, own_scale, scale_bytes(WEIGHT_FP8, shared->rows, cols),
+                      true, st));
+    *at = own_scale + cuda_aligned(z.shared_scale);
+done:
+    return rc;
 }
 
-static di_code load_experts_stored(kernels *k, const experts_src *s, weight *w, di_status *st)
+static di_code load_experts_stored(loader *l, const experts_src *s, weight *w, di_status *st)
 {
     const fp4_part *part[3] = {s->w1, s->w3, s->w2};
     const weight_part *shared[3] = {&s->shared_w1, &s->shared_w3, &s->shared_w2};
+    uint8_t *at = w->mem;
     di_code rc = DI_OK;
-    uint8_t *at;
 
-    CU_TRY(cudaMalloc(&w->mem, cuda_experts_bytes(k, s)), s->name);
-    at = w->mem;
     for (int m = 0; m < 3; m++)
-        CU_TRY(upload_matrix(k, s, w->experts, m, part[m], shared[m], &at), s->name);
+        DI_TRY(add_matrix(l, s, w->experts, m, part[m], shared[m], &at, st));
+    DI_TRY(loader_run(l, NULL, st));
+    rc = loader_ready(l, st);
 done:
     return rc;
 }
@@ -324,6 +471,7 @@ di_code cuda_load_experts(kernels *k, const experts_src *s, weight **out, di_sta
     di_code rc = DI_OK;
     weight *w = mem_try_calloc(1, sizeof *w);
     cuda_experts *x = mem_try_calloc(1, sizeof *x);
+    loader *l = NULL;
 
     *out = NULL;
     if (!w || !x) {
@@ -332,18 +480,24 @@ di_code cuda_load_experts(kernels *k, const experts_src *s, weight **out, di_sta
         return di_fail(st, DI_E_NOMEM, "no memory for the experts \"%s\"", s->name);
     }
     w->experts = x;
-    DI_TRY(cuda_need_impl(k, st));
+    DI_TRY(need_loader(k, &l, st));
     *x = (cuda_experts){.n_experts = s->n_experts,
                         .hidden = s->hidden,
                         .inter = s->inter,
-                        .packed = experts_pack(s) && expert_scales_fit(s)};
+                        .packed = experts_pack(s)};
+    CU_TRY(cudaMalloc(&w->mem, experts_memory(s, x->packed)), s->name);
     if (x->packed)
-        DI_TRY(load_experts_packed(k, s, w, st));
-    else
-        DI_TRY(load_experts_stored(k, s, w, st));
+        DI_TRY(load_experts_packed(k, l, s, w, &x->packed, st));
+    if (!x->packed && experts_pack(s)) { /* the scales do not fit */
+        cudaFree(w->mem);
+        w->mem = NULL;
+        CU_TRY(cudaMalloc(&w->mem, experts_memory(s, false)), s->name);
+    }
+    if (!x->packed)
+        DI_TRY(load_experts_stored(l, s, w, st));
     *out = w;
     w = NULL;
 done:
     cuda_unload(k, w);
-    return rc;
+    return rc ? give_up(k, rc) : rc;
 }
