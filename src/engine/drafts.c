@@ -64,7 +64,7 @@ static void learn(exec *x, choice *c)
  * what the constraint lets through, and no more than can still be output. */
 static int draft_room(const choice *c, const sched_part *p)
 {
-    int64_t left = c->req->max_out - c->x.n_out - 1;
+    int64_t left = c->x.req->max_out - c->x.n_out - 1;
     int n = c->x.n_draft < p->n_rows - 1 ? c->x.n_draft : p->n_rows - 1;
 
     if (c->mask && n > c->n_masked_drafts)
@@ -149,7 +149,7 @@ void engine_pin_acceptance(di_engine *e, double p)
 /* Drafts of which each is the coming token with the pinned probability. */
 static void pin_drafts(const di_engine *e, choice *c)
 {
-    const di_request_params *p = &c->req->p;
+    const di_request_params *p = &c->x.req->p;
     double sure = e->x.pin < 0.01 ? 0.01 : e->x.pin > 0.99 ? 0.99 : e->x.pin;
 
     for (int k = 0; k < c->x.n_draft; k++) {
@@ -203,7 +203,7 @@ static int expected_offers(exec *x, const job *j, int n, int block)
 
     for (int k = 0; k < n; k++) {
         const choice *c = choice_of(j->plan.part[x->draft_part[k]].item);
-        int64_t left = c->req->max_out - c->x.n_out - 1;
+        int64_t left = c->x.req->max_out - c->x.n_out - 1;
 
         x->offer[k].n = c->x.pause > 0 ? 0 : left < block ? (int)left : block;
         memcpy(x->offer[k].survival, c->x.has_survival ? c->x.survival : x->survival,
@@ -264,7 +264,7 @@ static int going_on(exec *x, const job *j)
         if (!goes_on(&j->plan.part[i]))
             continue;
         c->x.n_draft = c->x.n_sure = 0;
-        if (c->x.pending && !c->x.done && c->x.n_out + 1 < c->req->max_out)
+        if (c->x.pending && !c->x.done && c->x.n_out + 1 < c->x.req->max_out)
             x->draft_part[n++] = i;
     }
     return n;
@@ -319,7 +319,7 @@ void drafts_propose(di_engine *e, job *j)
     n = choose_who(e, j, n, &block);
     for (int k = 0; k < n; k++) {
         const choice *c = choice_of(j->plan.part[x->draft_part[k]].item);
-        kv_view view = j->view[x->draft_part[k]];
+        kv_view view = c->item.view;
 
         view.len = c->x.len;
         x->draft_sample[k] = sampler_row(c->x.sampler, 0);

@@ -264,9 +264,8 @@ static di_code open_sched(di_engine *e, di_status *st)
         job *j = &e->jobs[i];
 
         DI_TRY(sched_plan_init(&j->plan, e->sched, st));
-        j->view = mem_try_calloc((size_t)e->opt.max_seqs, sizeof *j->view);
-        j->result = mem_try_calloc((size_t)e->opt.max_seqs, sizeof *j->result);
-        if (!j->view || !j->result)
+        j->result = mem_try_aligned((size_t)e->opt.max_seqs * sizeof *j->result, CACHE_LINE);
+        if (!j->result)
             return di_fail(st, DI_E_NOMEM, "no memory for steps");
         for (int s = 0; s < e->opt.max_seqs; s++) {
             j->result[s].value = mem_try_calloc(MAX_STEP, sizeof *j->result[s].value);
@@ -413,7 +412,6 @@ void di_engine_close(di_engine *e)
         for (int s = 0; j->result && s < e->opt.max_seqs; s++)
             mem_free(j->result[s].value);
         mem_free(j->result);
-        mem_free(j->view);
         sched_plan_fini(&j->plan);
     }
     sched_free(e->sched);

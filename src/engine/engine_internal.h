@@ -11,8 +11,10 @@
 #pragma once
 
 #include <pthread.h>
+#include <stdalign.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "deepinfer/deepinfer.h"
@@ -34,6 +36,7 @@
 #define MAX_STEP   (1 + DSPARK_MAX_DRAFT) /* tokens that a sequence can gain in a step */
 #define N_JOBS     2                      /* one runs, one is ready */
 #define N_STOP_IDS 32
+#define CACHE_LINE 64
 
 struct di_model {
     checkpoint *ckpt;
@@ -47,9 +50,10 @@ struct di_model {
 
 /* What the executing side knows of a choice. */
 typedef struct choice_exec {
-    int32_t *ids; /* [cap] prompt, output, and room for drafts behind */
-    int64_t len;  /* tokens whose state is computed */
-    bool pending; /* ids[len] is known: the newest token, not computed yet */
+    const di_request *req; /* the choice's own is in lines that the host writes */
+    int32_t *ids;          /* [cap] prompt, output, and room for drafts behind */
+    int64_t len;           /* tokens whose state is computed */
+    bool pending;          /* ids[len] is known: the newest token, not computed yet */
     bool done;
     di_finish finish;
     int64_t n_out; /* output tokens so far */
@@ -70,29 +74,48 @@ typedef struct token_values {
     di_token_logprob top[MAX_TOP];
 } token_values;
 
+/* Laid out by who touches what: the host hands out the tokens of hundreds of choices per step, each
+ * of whose cache lines has to come from memory or from the other side's core. A step of a choice
+ * without extras touches the first line of `item` and the two of the host, nothing of the request.
+ */
 typedef struct choice {
-    sched_item item; /* first: a choice is found from its item */
-    di_request *req;
-    int idx;
-    choice_exec x;
+    alignas(CACHE_LINE) sched_item item; /* first: a choice is found from its item */
 
-    /* Host thread. */
-    bool scheduled, ended; /* given to the scheduler; FINISH sent */
-    bool closed;           /* the constraint is complete */
-    bool cancel;
-    int64_t n_known; /* tokens of x.ids that the host has processed */
-    int64_t drafted, accepted;
-    tok_decoder decoder;
-    uint64_t first_token_ns;
-    uint32_t *mask; /* [MAX_STEP][words] */
-    stop_match stop;
-    void *mask_ctx;
+    alignas(CACHE_LINE) choice_exec x;
+
+    /* Written by the host while the choice is in no step with a mask; read by both. */
+    uint32_t *mask;        /* [MAX_STEP][words], NULL = no constraint */
     bool masked[MAX_STEP]; /* row has a constraint */
     int n_masked_drafts;   /* drafts that the constraint lets through */
+
+    /* Host thread, every step. */
+    alignas(CACHE_LINE) di_request *req;
+    void (*on_event)(const di_event *ev); /* of the request, as the next three */
+    void *user;
+    uint64_t seed;
+    bool logprobs, skip_special;
+    bool constrained;      /* mask != NULL */
+    bool has_stops;        /* stop strings */
+    bool scheduled, ended; /* given to the scheduler; FINISH sent */
+    bool closed;           /* the constraint is complete */
+    int64_t n_known;       /* tokens of x.ids that the host has processed */
+    int64_t drafted, accepted;
+    /* the second line */
+    tok_decoder decoder;
+    int idx;
+    uint64_t first_token_ns;
+    int64_t n_cached; /* see n_counted */
+
+    /* Host thread, now and then. */
+    stop_match stop;
+    void *mask_ctx;
     /* Prompt tokens by how they came: n_counted = n_cached + n_recomputed + n_computed. */
-    int64_t n_counted, n_cached, n_recomputed, n_computed;
+    int64_t n_counted, n_recomputed, n_computed;
     int64_t n_repeated; /* rows that a preemption made necessary */
 } choice;
+_Static_assert(offsetof(sched_item, view) == CACHE_LINE, "what a plan touches is one line");
+_Static_assert(offsetof(choice, stop) == offsetof(choice, req) + 2 * CACHE_LINE,
+               "what the host touches in a step is two lines");
 
 /* An event that waits for di_poll; one allocation with everything behind it. */
 typedef struct queued_event {
@@ -123,23 +146,24 @@ struct di_request {
     queued_event *done_event;                  /* reserved for DONE when events are polled */
 };
 
-/* Results of a part of a step. */
+/* Results of a part of a step: two cache lines. */
 typedef struct part_result {
-    int n; /* tokens gained */
+    alignas(CACHE_LINE) int n; /* tokens gained */
     bool done;
     di_finish finish;
     di_code code;                    /* of a failed step */
+    const char *message;             /* of it: a constant, or the job's */
     int offered, verified, accepted; /* drafts at hand, drafts fed, drafts accepted */
     int64_t len;                     /* x.len behind the step */
     token_values *value;             /* [MAX_STEP], filled when asked for */
     int32_t token[MAX_STEP];
-    char message[256];
 } part_result;
+_Static_assert(sizeof(part_result) == 2 * CACHE_LINE, "results of a part are two lines");
 
 typedef struct job {
     sched_plan plan;
-    kv_view *view;       /* [max_seqs] per part */
     part_result *result; /* [max_seqs] */
+    di_status failed;    /* of a step that failed */
     uint64_t run_ns;     /* time that the step took */
     double forward_us;   /* of it, without proposing drafts; 0 when no row ran */
     int n_rows;          /* rows that it really had */
@@ -259,8 +283,8 @@ di_code exec_sample(di_engine *e, job *j, int n_seqs, const float *logits, di_st
 void *host_main(void *engine);
 void *executor_main(void *engine);
 
-/* events.c: to the caller. `ev` is filled in but for type, request, user, choice, text, seed,
- * usage; values [ev->n_tokens] or NULL: log-probabilities. */
+/* events.c: to the caller. `ev` is filled in, the rest 0, but for type, request, user, choice,
+ * text, seed, usage; values [ev->n_tokens] or NULL: log-probabilities. */
 void event_send(di_engine *e, choice *c, di_event_type type, di_event *ev,
                 const token_values *values);
 /* All choices have ended: DONE, and the request goes (with its last event when it is polled). */

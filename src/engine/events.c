@@ -100,62 +100,75 @@ static void enqueue(di_engine *e, queued_event *q)
     pthread_mutex_unlock(&e->lock);
 }
 
-static void deliver(di_engine *e, di_request *r, const di_event *ev)
+static void deliver(di_engine *e, const choice *c, const di_event *ev)
 {
     queued_event *q;
 
-    if (r->p.on_event) {
-        r->p.on_event(ev);
+    if (c->on_event) {
+        c->on_event(ev);
         return;
     }
     q = copy_event(ev);
     if (q)
         enqueue(e, q);
     else /* the caller learns from DONE, whose place was reserved, that something is missing */
-        r->lost_event = true;
+        c->req->lost_event = true;
 }
 
 /* ---- sending ---- */
 
-void event_send(di_engine *e, choice *c, di_event_type type, di_event *ev,
-                const token_values *values)
+/* The event's log-probabilities. Returns memory to free once it is delivered, or NULL. */
+static void *attach_values(di_engine *e, const choice *c, di_event *ev, const token_values *values)
 {
-    di_request *r = c->req;
-    int n_top = r->p.top_logprobs;
+    int n_top = c->req->p.top_logprobs;
     float *lp = e->ev_logprob;
     int32_t *rank = e->ev_rank;
     di_token_logprob *top = e->ev_top;
     size_t n = (size_t)ev->n_tokens;
     char *space = NULL;
 
-    ev->type = type;
-    ev->request = r;
-    ev->user = r->p.user;
-    ev->choice = c->idx;
-    ev->seed = r->sampling.seed;
-    ev->text = type == DI_EVENT_TOKENS ? str_text(&e->text) : "";
-    ev->n_text = type == DI_EVENT_TOKENS ? e->text.len : 0;
-    if (type == DI_EVENT_FINISH)
-        ev->usage = usage_of(r, c);
-    else /* known by now; protocols tell it before the first token */
-        ev->usage =
-            (di_usage){.prompt_tokens = r->n_prompt, .cached_tokens = r->choice[0].n_cached};
-    if (values && n > MAX_STEP) { /* a whole prompt */
+    if (n > MAX_STEP) { /* a whole prompt */
         space = mem_try_calloc(n, 8 + (size_t)n_top * sizeof *top);
+        if (!space)
+            return NULL;
         lp = (float *)(void *)space;
         rank = (int32_t *)(void *)(space + 4 * n);
         top = (di_token_logprob *)(void *)(space + 8 * n);
     }
-    if (values && lp) {
-        spread(values, ev->n_tokens, n_top, lp, rank, top);
-        if (type == DI_EVENT_PROMPT)
-            lp[0] = NAN; /* nothing stands before the first token */
-        ev->logprob = lp;
-        ev->rank = rank;
-        ev->top = n_top ? top : NULL;
-        ev->n_top = n_top;
+    spread(values, ev->n_tokens, n_top, lp, rank, top);
+    if (ev->type == DI_EVENT_PROMPT)
+        lp[0] = NAN; /* nothing stands before the first token */
+    ev->logprob = lp;
+    ev->rank = rank;
+    ev->top = n_top ? top : NULL;
+    ev->n_top = n_top;
+    return space;
+}
+
+void event_send(di_engine *e, choice *c, di_event_type type, di_event *ev,
+                const token_values *values)
+{
+    void *space = NULL;
+
+    ev->type = type;
+    ev->request = c->req;
+    ev->user = c->user;
+    ev->choice = c->idx;
+    ev->seed = c->seed;
+    ev->text = "";
+    if (type == DI_EVENT_TOKENS) {
+        ev->text = str_text(&e->text);
+        ev->n_text = e->text.len;
     }
-    deliver(e, r, ev);
+    if (type == DI_EVENT_FINISH) {
+        ev->usage = usage_of(c->req, c);
+    } else { /* known by now; protocols tell it before the first token */
+        ev->usage.prompt_tokens = c->item.n_prompt;
+        ev->usage.cached_tokens = (c - c->idx)->n_cached;
+    }
+    if (values)
+        space = attach_values(e, c, ev, values);
+    deliver(e, c, ev);
     mem_free(space);
 }
 

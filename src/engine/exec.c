@@ -101,9 +101,9 @@ static seq_rows prompt_rows(const di_engine *e, const choice *c, const sched_par
         q.whole_from = p->whole_from;
     if (e->opt.replay == DI_REPLAY_MASK || e->opt.replay == DI_REPLAY_COMPACT)
         q.ring_first = p->whole_from;
-    if (c->req->prompt_value)
+    if (c->x.req->prompt_value)
         q.n_logits = p->n_rows;
-    else if (p->sample && c->req->max_out > 0)
+    else if (p->sample && c->x.req->max_out > 0)
         q.n_logits = 1;
     return q;
 }
@@ -138,9 +138,9 @@ static int build_rows(di_engine *e, job *j)
         if (p->decode) {
             r->offered = c->x.n_draft;
             r->verified = x->length[i];
-            x->rows[n] = decode_rows(e, c, x->length[i], j->view[i]);
+            x->rows[n] = decode_rows(e, c, x->length[i], p->item->view);
         } else {
-            x->rows[n] = prompt_rows(e, c, p, j->view[i]);
+            x->rows[n] = prompt_rows(e, c, p, p->item->view);
         }
         j->n_rows += x->rows[n].n;
         x->part_of[n++] = i;
@@ -162,6 +162,7 @@ double exec_clock_us(const di_engine *e)
 
 static void fail_step(job *j, const di_status *st)
 {
+    j->failed = *st;
     for (int i = 0; i < j->plan.n_parts; i++) {
         choice *c = choice_of(j->plan.part[i].item);
         part_result *r = &j->result[i];
@@ -169,8 +170,7 @@ static void fail_step(job *j, const di_status *st)
         c->x.done = true;
         c->x.finish = DI_FINISH_ERROR;
         r->code = st->code;
-        memcpy(r->message, st->message, sizeof r->message - 1);
-        r->message[sizeof r->message - 1] = 0;
+        r->message = j->failed.message;
     }
 }
 

@@ -120,9 +120,9 @@ static bool push_text(di_engine *e, choice *c, int32_t token)
 {
     const tokenizer *t = e->model->tok;
 
-    if (!t || (c->req->p.skip_special && tokenizer_is_special(t, token)))
+    if (!t || (c->skip_special && tokenizer_is_special(t, token)))
         return false;
-    if (c->stop.n == 0) {
+    if (!c->has_stops) {
         tok_decoder_push(&c->decoder, token, &e->text);
         return false;
     }
@@ -217,7 +217,7 @@ static bool give_tokens(di_engine *e, choice *c, const part_result *r, int n, in
     if (!c->first_token_ns)
         c->first_token_ns = clock_ns();
     e->now.output_tokens += (uint64_t)ev.n_tokens;
-    event_send(e, c, DI_EVENT_TOKENS, &ev, c->req->p.logprobs ? r->value : NULL);
+    event_send(e, c, DI_EVENT_TOKENS, &ev, c->logprobs ? r->value : NULL);
     return stopped;
 }
 
@@ -256,9 +256,12 @@ static void start_siblings(di_engine *e, di_request *r)
  * the constraint does not. */
 static int feed_constraint(choice *c, const part_result *r, bool *accepted)
 {
-    const di_mask_provider *p = c->req->p.mask;
+    const di_mask_provider *p;
 
-    for (int i = 0; c->mask && i < r->n; i++) {
+    if (!c->constrained)
+        return r->n;
+    p = c->req->p.mask;
+    for (int i = 0; i < r->n; i++) {
         *accepted = p->accept(c->mask_ctx, r->token[i]);
         if (!*accepted)
             break;
@@ -303,7 +306,7 @@ static void process_part(di_engine *e, const sched_part *p, const part_result *r
             end_choice(e, c, DI_FINISH_STOP, DI_OK, NULL, stop_index);
         else if (r->done)
             end_choice(e, c, r->finish, DI_OK, NULL, -1);
-        else if (c->mask && c->item.blocked && c->item.in_flight == 0)
+        else if (c->constrained && c->item.blocked && c->item.in_flight == 0)
             fill_masks(e, c); /* not while the step that needs them is on its way */
     }
     if (p->sample && c->idx == 0)
@@ -318,38 +321,26 @@ static void process_part(di_engine *e, const sched_part *p, const part_result *r
         sched_settle(e->sched, p->item);
 }
 
-static void prefetch_range(const choice *c, size_t from, size_t to)
+/* What process_part touches of a part to come, on its way into the cache: meanwhile a step has read
+ * all weights. */
+static void prefetch_part(const job *j, int i)
 {
-    for (; from < to; from += 64)
-        __builtin_prefetch((const char *)c + from, 1);
-}
+    const choice *c;
 
-/* What process_part reads of the parts to come, on its way into the cache: 256 sequences meanwhile
- * waited for a step that read all weights. */
-static void prefetch_parts(const job *j, int i)
-{
-    if (i + 8 < j->plan.n_parts) {
-        const choice *c = choice_of(j->plan.part[i + 8].item);
-
-        __builtin_prefetch(&j->result[i + 8]);
-        prefetch_range(c, 0, offsetof(choice, x)); /* not x: the other side's */
-        prefetch_range(c, offsetof(choice, scheduled),
-                       offsetof(choice, stop) + offsetof(stop_match, stop));
-    }
-    if (i + 4 < j->plan.n_parts) {
-        const di_request *r = choice_of(j->plan.part[i + 4].item)->req;
-
-        __builtin_prefetch(&r->p.skip_special);
-        __builtin_prefetch(&r->p.on_event);
-        __builtin_prefetch(&r->sampling.seed);
-        __builtin_prefetch(&r->prompt_value);
-    }
+    if (i >= j->plan.n_parts)
+        return;
+    c = choice_of(j->plan.part[i].item);
+    __builtin_prefetch(&j->result[i]);
+    __builtin_prefetch((const char *)&j->result[i] + CACHE_LINE);
+    __builtin_prefetch(&c->item, 1);
+    __builtin_prefetch(&c->req, 1);
+    __builtin_prefetch((const char *)&c->req + CACHE_LINE, 1);
 }
 
 static void process_job(di_engine *e, const job *j)
 {
     for (int i = 0; i < j->plan.n_parts; i++) {
-        prefetch_parts(j, i);
+        prefetch_part(j, i + 8);
         process_part(e, &j->plan.part[i], &j->result[i]);
     }
     if (j->forward_us > 0)
@@ -421,7 +412,7 @@ static void note_admissions(di_engine *e, const sched_plan *p)
         }
         if (!part->decode)
             count_rows(e, c, part);
-        if (c->mask && (part->decode || part->sample))
+        if (c->constrained && (part->decode || part->sample))
             part->item->blocked = true;
     }
 }
@@ -435,8 +426,6 @@ static bool plan_job(di_engine *e)
     sched_next(e->sched, &j->plan);
     if (j->plan.n_parts == 0 && j->plan.n_loads == 0)
         return false;
-    for (int i = 0; i < j->plan.n_parts; i++)
-        j->view[i] = j->plan.part[i].item->view;
     note_admissions(e, &j->plan);
     n = sched_get_counts(e->sched);
     j->more = n.waiting > 0 || n.running > j->plan.n_parts;

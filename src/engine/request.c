@@ -152,7 +152,15 @@ static di_code init_choice(di_request *r, int idx, const tok_ids *prompt, di_sta
     di_code rc = DI_OK;
 
     c->req = r;
+    c->x.req = r;
     c->idx = idx;
+    c->on_event = p->on_event;
+    c->user = p->user;
+    c->seed = r->sampling.seed;
+    c->logprobs = p->logprobs;
+    c->skip_special = p->skip_special;
+    c->has_stops = p->n_stop > 0;
+    c->constrained = p->mask != NULL;
     c->x.ids = mem_try_calloc(cap, sizeof *c->x.ids);
     if (!c->x.ids)
         return di_fail(st, DI_E_NOMEM, "no memory for %zu tokens", cap);
@@ -276,7 +284,7 @@ di_code request_new(di_engine *e, const di_request_params *p, di_request **out, 
     r->submit_ns = clock_ns();
     r->deadline_ns = p->deadline_us ? r->submit_ns + p->deadline_us * 1000 : 0;
     r->n_choices = p->n > 0 ? p->n : 1;
-    r->choice = mem_try_calloc((size_t)r->n_choices, sizeof *r->choice);
+    r->choice = mem_try_aligned((size_t)r->n_choices * sizeof *r->choice, CACHE_LINE);
     if (!r->choice) {
         r->n_choices = 0;
         rc = di_fail(st, DI_E_NOMEM, "no memory for a request");

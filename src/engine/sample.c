@@ -13,7 +13,7 @@
 
 static bool penalised(const choice *c)
 {
-    const sampling_params *p = &c->req->sampling;
+    const sampling_params *p = &c->x.req->sampling;
 
     return p->repetition_penalty != 1.0f || p->presence_penalty != 0.0f ||
            p->frequency_penalty != 0.0f;
@@ -23,12 +23,12 @@ static bool penalised(const choice *c)
 static sample_row row_of(const di_engine *e, const choice *c, int k, int64_t position)
 {
     sample_row s = sampler_row(c->x.sampler, position);
-    int64_t n_out = position - c->req->n_prompt; /* output tokens before it */
+    int64_t n_out = position - c->x.req->n_prompt; /* output tokens before it */
 
     if (c->mask && c->masked[k])
         s.mask = c->mask + (size_t)k * (size_t)e->mask_words;
-    else if (c->req->ban && n_out < c->req->p.min_tokens)
-        s.mask = c->req->ban;
+    else if (c->x.req->ban && n_out < c->x.req->p.min_tokens)
+        s.mask = c->x.req->ban;
     return s;
 }
 
@@ -59,9 +59,9 @@ static void sample_all(di_engine *e, const job *j, int n_seqs, const float *logi
         if (p->decode) {
             for (int k = 0; k < n; k++)
                 x->sample[row + k] = row_of(e, c, k, c->x.len + 1 + k);
-        } else if (c->req->prompt_value) {
+        } else if (c->x.req->prompt_value) {
             sample_span(e, logits, first, row);
-            first = p->sample && c->req->max_out > 0 ? row + n - 1 : row + n;
+            first = p->sample && c->x.req->max_out > 0 ? row + n - 1 : row + n;
             x->sample[row + n - 1] = row_of(e, c, 0, p->pos + p->n_rows);
         } else if (n > 0) {
             x->sample[row] = row_of(e, c, 0, p->pos + p->n_rows);
@@ -84,7 +84,7 @@ static bool is_stop(const di_request *r, int32_t token)
 /* The token of row k is final: append it and see whether the choice ends. */
 static void take_token(choice *c, part_result *r, int64_t at, int32_t token)
 {
-    const di_request *q = c->req;
+    const di_request *q = c->x.req;
 
     c->x.ids[at] = token;
     r->token[r->n++] = token;
@@ -94,7 +94,7 @@ static void take_token(choice *c, part_result *r, int64_t at, int32_t token)
         c->x.done = true;
         c->x.finish = DI_FINISH_ERROR;
         r->code = DI_E_NOMEM;
-        strcpy(r->message, "no memory for the penalties of a request");
+        r->message = "no memory for the penalties of a request";
     } else if (c->x.n_out > q->p.min_tokens && is_stop(q, token)) {
         c->x.done = true;
         c->x.finish = DI_FINISH_STOP;
@@ -107,7 +107,7 @@ static void take_token(choice *c, part_result *r, int64_t at, int32_t token)
 /* The sampled or forced token of a row; false when the constraint allows none. */
 static bool row_token(choice *c, part_result *r, int32_t sampled, int32_t *token)
 {
-    const di_request *q = c->req;
+    const di_request *q = c->x.req;
 
     *token = sampled;
     if ((size_t)c->x.n_out < q->p.n_forced && q->p.forced[c->x.n_out] >= 0)
@@ -117,7 +117,7 @@ static bool row_token(choice *c, part_result *r, int32_t sampled, int32_t *token
     c->x.done = true;
     c->x.finish = DI_FINISH_ERROR;
     r->code = DI_E_INVALID;
-    strcpy(r->message, "the constraint allows no token here");
+    r->message = "the constraint allows no token here";
     return false;
 }
 
@@ -190,12 +190,12 @@ static di_code prompt_values(di_engine *e, const choice *c, const sched_part *p,
 {
     int64_t first = p->pos + 1, n = p->n_rows;
 
-    if (first + n > c->req->n_prompt)
-        n = c->req->n_prompt - first;
+    if (first + n > c->x.req->n_prompt)
+        n = c->x.req->n_prompt - first;
     if (n <= 0)
         return DI_OK;
-    return find_values(e, logits, c->x.ids + first, (int)n, c->req->p.top_logprobs,
-                       c->req->prompt_value + first, st);
+    return find_values(e, logits, c->x.ids + first, (int)n, c->x.req->p.top_logprobs,
+                       c->x.req->prompt_value + first, st);
 }
 
 /* ---- all of it ---- */
@@ -206,7 +206,7 @@ static void finish_prompt(di_engine *e, choice *c, const sched_part *p, part_res
 
     if (!p->sample)
         return;
-    if (c->req->max_out == 0) {
+    if (c->x.req->max_out == 0) {
         c->x.done = true;
         c->x.finish = DI_FINISH_LENGTH;
         return;
@@ -233,15 +233,15 @@ di_code exec_sample(di_engine *e, job *j, int n_seqs, const float *logits, di_st
         part_result *r = &j->result[i];
         const float *l = logits + (size_t)row * (size_t)e->vocab;
 
-        if (!p->decode && c->req->prompt_value)
+        if (!p->decode && c->x.req->prompt_value)
             DI_TRY(prompt_values(e, c, p, l, st));
         if (p->decode)
             DI_TRY(accept_drafts(e, c, r, row, logits, st));
         else
             finish_prompt(e, c, p, r, row + n - 1);
-        if (c->req->p.logprobs && r->n > 0)
+        if (c->x.req->p.logprobs && r->n > 0)
             DI_TRY(find_values(e, p->decode ? l : l + (size_t)(n - 1) * (size_t)e->vocab, r->token,
-                               r->n, c->req->p.top_logprobs, r->value, st));
+                               r->n, c->x.req->p.top_logprobs, r->value, st));
         row += n;
     }
 done:

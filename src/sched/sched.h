@@ -26,29 +26,31 @@ typedef enum sched_state {
     SCHED_OUT       /* not in the scheduler */
 } sched_state;
 
-/* One sequence (a choice of a request). The caller owns it, embeds it, and fills in the first part;
- * ids grows as tokens are accepted. */
+/* One sequence (a choice of a request). The caller owns it, embeds it, and fills in what is marked
+ * so; the rest is kept by the scheduler, and the caller reads. The first 64 bytes are all that a
+ * step of plain decoding touches: with hundreds of sequences the time of a plan is that of fetching
+ * them. */
 typedef struct sched_item {
-    const int32_t *ids; /* prompt, then accepted output tokens */
-    int64_t n_prompt;   /* >= 1 */
-    int64_t tail;       /* the last rows of the prompt that run every layer (replay); -1 = all */
-    bool frozen_tail; /* the tail counts back from n_prompt also when a preempted item is recomputed
-                       * (approximate replay); else from the end of what is recomputed */
-    uint64_t salt;    /* prefix cache; equal salts share */
-    int priority;
-    int64_t max_len; /* prompt and output together */
-    bool blocked;    /* decode waits for the host (mask provider); set and cleared by the caller */
-    bool stopped;    /* no more steps; the caller takes it out when nothing is in flight */
-    bool no_match;   /* do not start from a hit (prompt log-probabilities) */
-
-    /* Kept by the scheduler; the caller reads. */
-    sched_state state;
-    int in_flight;       /* planned steps whose results the caller has not taken yet */
+    struct sched_item *prev, *next;
+    int64_t n_prompt;    /* caller: >= 1 */
     int64_t known_len;   /* DECODE: tokens that are certainly in the state (sched_advance) */
     int64_t n_committed; /* of these, in the lease: whole blocks, while nothing else is asked for */
     int64_t room;        /* tokens that the lease has blocks for */
-    kv_view view;        /* of the lease, length 0 */
+    sched_state state;
+    int in_flight; /* planned steps whose results the caller has not taken yet */
+    bool blocked;  /* caller: decode waits for the host (mask provider) */
+    bool stopped;  /* caller: no more steps; it takes the item out when nothing is in flight */
+
+    kv_view view; /* of the lease, length 0 */
     kv_lease *lease;
+    const int32_t *ids; /* caller: prompt, then accepted output tokens */
+    int64_t tail; /* caller: the last rows of the prompt that run every layer (replay); -1 = all */
+    bool frozen_tail; /* caller: the tail counts back from n_prompt also when a preempted item is
+                       * recomputed (approximate replay); else from the end of what is recomputed */
+    bool no_match;    /* caller: do not start from a hit (prompt log-probabilities) */
+    int priority;     /* caller */
+    uint64_t salt;    /* caller: prefix cache; equal salts share */
+    int64_t max_len;  /* caller: prompt and output together */
     int64_t n_goal; /* tokens to compute before decoding: n_prompt, or known_len when recomputed */
     int64_t n_done; /* of these, in steps planned so far; restored ones included */
     int64_t n_cached; /* tokens that the last admission restored */
@@ -58,7 +60,6 @@ typedef struct sched_item {
     int n_preempted;
     uint64_t arrival;
     kv_checkpoint *resume;
-    struct sched_item *prev, *next;
 } sched_item;
 
 typedef struct sched_options {
