@@ -3,14 +3,21 @@
  *
  *   bench_http [--streams N] [--tokens N] [--step-us N] [--loops N] [--server FILE] [--model DIR]
  *
+ * Two patterns, the same for server and floor:
+ *   spread     every stream has its own clock; the tokens of all are spread evenly over a step
+ *   together   all streams get their tokens in one moment, as from the steps of an engine
+ *
  * Rows name,case,threads,value,unit,ceiling,fraction to the standard output, as the other
- * benchmarks. cpu per event   of the loop threads, and of the whole server, between the 5th token
- * of the last stream and the 5th last token of the first; limit 1.5 x the floor memory resident
- * bytes per stream; limit 12 KB latency         from the moment a token is made (the script stamps
- * it) to its arrival here, at half the rate; limit 2 ms at p99 first byte      of a new
- * connection's answer at 1,000 requests a second; limit 5 ms at p99 health          the same for
- * /health while all streams run; limit 10 ms at p99 Every stream's text is compared as it comes: a
- * lost, doubled or moved token ends the run. */
+ * benchmarks; times are those that the kernel kept for the threads, and taken once all streams run.
+ *   cpu per event   of the loop threads, and of the whole server; limit 1.5 x the floor
+ *   memory          resident bytes per stream; limit 12 KB
+ *   latency         from the moment a token is made (it carries the time) to its arrival here, at
+ *                   half the rate; limit 2 ms at p99 when spread. Beside it that of the floor: what
+ *                   the kernel, and this program while it is busy with other streams, add by
+ *                   themselves. Together, the last stream waits for the writes to all others.
+ *   first byte      of a new connection's answer at 1,000 requests a second; limit 5 ms at p99
+ *   health          the same for /health while all streams run; limit 10 ms at p99
+ * Every stream's text is compared as it comes: a lost, doubled or moved token ends the run. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -19,6 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -30,11 +38,14 @@
 #include "base/mem.h"
 
 #define REPLY     "The quick brown fox jumps over the lazy dog. "
-#define EDGE      5 /* tokens at both ends that are not measured */
+#define EDGE      5                        /* tokens at both ends that are not measured */
+#define STAMP     "\"token_logprobs\": [-" /* microseconds modulo STAMP_MOD behind it */
 #define STAMP_MOD 16000000
+#define ROUNDS    10 /* steps over which the streams begin */
 
 typedef struct settings {
     int streams, tokens, step_us, loops;
+    bool together, stamped;
     const char *server, *model;
 } settings;
 
@@ -53,11 +64,13 @@ typedef struct samples {
     size_t n, cap;
 } samples;
 
-typedef struct server_process {
+/* What the streams come from. */
+typedef struct target {
     pid_t pid;
     int port;
-    FILE *log;
-} server_process;
+    FILE *log;           /* of the server; NULL for the floor */
+    const char *threads; /* name of those whose time is compared; "" = all */
+} target;
 
 static _Noreturn void die(const char *what)
 {
@@ -109,30 +122,31 @@ static void row(const char *name, const char *text, int threads, double value, c
 /* Processor time in seconds of the threads whose name begins with `name` ("" = all). */
 static double cpu_of(pid_t pid, const char *name)
 {
-    char path[64], text[512];
-    double total = 0, hz = (double)sysconf(_SC_CLK_TCK);
+    char path[64], text[64];
+    double total = 0;
     struct dirent *e;
     DIR *d;
 
     snprintf(path, sizeof path, "/proc/%d/task", pid);
     d = opendir(path);
     while (d && (e = readdir(d))) {
-        unsigned long user, sys;
-        char file[400], *paren, *comm;
+        unsigned long long ns = 0;
+        char file[400];
         FILE *f;
 
         if (*e->d_name == '.')
             continue;
-        snprintf(file, sizeof file, "%s/%s/stat", path, e->d_name);
+        snprintf(file, sizeof file, "%s/%s/comm", path, e->d_name);
         f = fopen(file, "r");
-        if (!f)
-            continue;
-        if (fgets(text, sizeof text, f) && (comm = strchr(text, '(')) &&
-            (paren = strrchr(text, ')')) && strncmp(comm + 1, name, strlen(name)) == 0 &&
-            sscanf(paren + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &sys) ==
-                2)
-            total += (double)(user + sys) / hz;
-        fclose(f);
+        if (f && fgets(text, sizeof text, f) && strncmp(text, name, strlen(name)) == 0) {
+            fclose(f);
+            snprintf(file, sizeof file, "%s/%s/schedstat", path, e->d_name);
+            f = fopen(file, "r");
+            if (f && fscanf(f, "%llu", &ns) == 1)
+                total += (double)ns * 1e-9;
+        }
+        if (f)
+            fclose(f);
     }
     if (d)
         closedir(d);
@@ -155,10 +169,10 @@ static double resident_of(pid_t pid)
     return kb * 1024;
 }
 
-static server_process start_server(const settings *o)
+static target start_server(const settings *o)
 {
     char step[16], running[16], conns[16], loops[16], line[512];
-    server_process s = {0};
+    target s = {.threads = "loop"};
     int to[2];
 
     snprintf(step, sizeof step, "%d", o->step_us);
@@ -169,11 +183,13 @@ static server_process start_server(const settings *o)
         die("could not make a pipe");
     s.pid = fork();
     if (s.pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGTERM); /* nothing is left behind when this program dies */
         dup2(to[1], STDERR_FILENO);
         execl(o->server, o->server, "serve", "--model", o->model, "--load-format", "script",
               "--port", "0", "--no-request-log", "--max-queued", "100000", "--max-running", running,
               "--max-connections", conns, "--loops", loops, "--script-step-us", step,
-              "--served-model-name", "m", (char *)NULL);
+              "--served-model-name", "m", o->together ? "--script-together" : (char *)NULL,
+              (char *)NULL);
         _exit(127);
     }
     close(to[1]);
@@ -190,11 +206,12 @@ static server_process start_server(const settings *o)
     die("the server did not start");
 }
 
-static void stop_server(server_process *s)
+static void stop(target *s)
 {
     kill(s->pid, SIGTERM);
     waitpid(s->pid, NULL, 0);
-    fclose(s->log);
+    if (s->log)
+        fclose(s->log);
 }
 
 /* ---- clients ---- */
@@ -242,9 +259,9 @@ static void take_line(stream *s, const char *line, samples *latency)
     }
     if (strstr(line, "\"finish_reason\": null"))
         s->n_events++;
-    stamp = latency ? strstr(line, "\"token_logprobs\": [-") : NULL;
+    stamp = latency ? strstr(line, STAMP) : NULL;
     if (stamp) {
-        long made = atol(stamp + 20), now = (long)(clock_ns() / 1000 % STAMP_MOD);
+        long made = atol(stamp + strlen(STAMP)), now = (long)(clock_ns() / 1000 % STAMP_MOD);
         long us = (now - made + STAMP_MOD) % STAMP_MOD;
 
         add_sample(latency, (double)us / 1000);
@@ -294,38 +311,79 @@ static double ask_health(int port)
     return (double)(clock_ns() - begin) * 1e-6;
 }
 
-static void run_streams(const settings *o, server_process *p, bool stamped, load *out)
+/* When stream i asks, so that the tokens of all are spread evenly over a step: in ROUNDS rounds of
+ * a step each, every round between the streams of the one before. */
+static uint64_t ask_at(const settings *o, int i)
+{
+    uint64_t step = (uint64_t)o->step_us * 1000, n = (uint64_t)(o->streams + ROUNDS - 1) / ROUNDS;
+    uint64_t round = (uint64_t)i / n, place = (uint64_t)i % n;
+
+    return round * step + (place * ROUNDS + round) * step / (n * ROUNDS);
+}
+
+/* Asks for the streams that are due by now; returns the milliseconds until the next, or -1. */
+static int begin_streams(const settings *o, const target *p, stream *s, int *n_asked, int ep,
+                         uint64_t t0)
+{
+    for (; *n_asked < o->streams; ++*n_asked) {
+        stream *c = &s[*n_asked];
+        struct epoll_event e = {.events = EPOLLIN, .data.ptr = c};
+        uint64_t now = clock_ns(), due = t0 + ask_at(o, *n_asked);
+
+        if (due > now)
+            return (int)((due - now) / 1000000);
+        c->fd = dial(p->port);
+        c->asked_ns = clock_ns();
+        ask(c->fd, o->tokens, o->stamped);
+        epoll_ctl(ep, EPOLL_CTL_ADD, c->fd, &e);
+    }
+    return -1;
+}
+
+/* Between two moments when all streams run. */
+typedef struct window {
+    uint64_t begin_ns;
+    double loop_s, all_s;
+    long events;
+    size_t bytes;
+} window;
+
+static void end_window(const window *w, const target *p, long events, size_t bytes, load *out)
+{
+    double n = (double)(events - w->events);
+
+    out->loop_us = (cpu_of(p->pid, p->threads) - w->loop_s) * 1e6 / n;
+    out->all_us = (cpu_of(p->pid, "") - w->all_s) * 1e6 / n;
+    out->bytes_per_event = (double)(bytes - w->bytes) / n;
+    out->events_per_s = n / ((double)(clock_ns() - w->begin_ns) * 1e-9);
+}
+
+static void run_streams(const settings *o, const target *p, load *out)
 {
     stream *s = mem_try_calloc((size_t)o->streams, sizeof *s);
-    int ep = epoll_create1(0), n_open = o->streams, n_begun = 0, most = 0;
-    double before = resident_of(p->pid), loop0 = 0, all0 = 0;
-    uint64_t t0 = 0, next_health = 0;
-    size_t bytes = 0, bytes0 = 0;
-    long events0 = 0, events = 0;
+    int ep = epoll_create1(0), n_open = o->streams, n_asked = 0, n_begun = 0, most = 0;
+    double before = resident_of(p->pid);
+    uint64_t begin = clock_ns(), next_health = 0;
+    window w = {0};
+    size_t bytes = 0;
+    long events = 0;
     bool measured = false;
 
     if (!s)
         die("no memory");
-    for (int i = 0; i < o->streams; i++) {
-        struct epoll_event e = {.events = EPOLLIN, .data.ptr = &s[i]};
-
-        s[i].fd = dial(p->port);
-        s[i].asked_ns = clock_ns();
-        ask(s[i].fd, o->tokens, stamped);
-        epoll_ctl(ep, EPOLL_CTL_ADD, s[i].fd, &e);
-    }
     while (n_open > 0) {
-        struct epoll_event got[512];
-        int n = epoll_wait(ep, got, 512, 10000);
+        struct epoll_event got[64];
+        int wait = begin_streams(o, p, s, &n_asked, ep, begin);
+        int n = epoll_wait(ep, got, 64, wait < 0 ? 10000 : wait);
 
-        if (n <= 0)
+        if (n < 0 || (n == 0 && wait < 0))
             die("the streams stand still");
         for (int i = 0; i < n; i++) {
             stream *c = got[i].data.ptr;
             int had = c->n_events;
 
-            /* Not while this program is still asking: what comes meanwhile lies unread here. */
-            if (!read_stream(c, stamped && t0 && !measured ? &out->latency : NULL, &bytes))
+            if (!read_stream(c, o->stamped && w.begin_ns && !measured ? &out->latency : NULL,
+                             &bytes))
                 die("a stream ended early");
             events += c->n_events - had;
             n_begun += had < EDGE && c->n_events >= EDGE;
@@ -337,35 +395,26 @@ static void run_streams(const settings *o, server_process *p, bool stamped, load
                 n_open--;
             }
         }
-        if (measured)
-            continue;
-        if (t0 && !stamped && clock_ns() > next_health) {
+        if (w.begin_ns && !measured && p->log && !o->stamped && clock_ns() > next_health) {
             add_sample(&out->health, ask_health(p->port));
             next_health = clock_ns() + 50000000;
         }
-        if (!t0 && n_begun == o->streams) {
-            t0 = clock_ns();
-            loop0 = cpu_of(p->pid, "loop");
-            all0 = cpu_of(p->pid, "");
-            events0 = events;
-            bytes0 = bytes;
+        if (!w.begin_ns && n_begun == o->streams) {
+            w = (window){clock_ns(), cpu_of(p->pid, p->threads), cpu_of(p->pid, ""), events, bytes};
             out->bytes_per_stream = (resident_of(p->pid) - before) / o->streams;
-        } else if (t0 && most >= o->tokens - EDGE) {
-            double n_events = (double)(events - events0);
-
+        } else if (w.begin_ns && !measured && most >= o->tokens - EDGE) {
             measured = true;
-            out->loop_us = (cpu_of(p->pid, "loop") - loop0) * 1e6 / n_events;
-            out->all_us = (cpu_of(p->pid, "") - all0) * 1e6 / n_events;
-            out->bytes_per_event = (double)(bytes - bytes0) / n_events;
-            out->events_per_s = n_events / ((double)(clock_ns() - t0) * 1e-9);
+            end_window(&w, p, events, bytes, out);
         }
     }
+    if (!measured)
+        die("the streams ended before all of them ran: give more tokens");
     close(ep);
     mem_free(s);
 }
 
 /* New connections at a steady rate; the time to the first byte of each answer. */
-static void run_arrivals(server_process *p, int per_s, double seconds, samples *out)
+static void run_arrivals(const target *p, int per_s, double seconds, samples *out)
 {
     int n = (int)(per_s * seconds), ep = epoll_create1(0), n_started = 0, n_ended = 0;
     stream *s = mem_try_calloc((size_t)n, sizeof *s);
@@ -410,103 +459,139 @@ static void run_arrivals(server_process *p, int per_s, double seconds, samples *
 
 /* ---- the floor ---- */
 
-/* Accepts all streams, answers each with a head, then writes n bytes to every one in rounds. */
-static void floor_writer(int listen_fd, const settings *o, size_t n, int report)
+#define FLOOR_HEAD "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+#define FLOOR_TAIL "00000000]}, \"text\": \"\", \"finish_reason\": null}\n\n\r\n"
+
+/* A writer's streams: one that began is due every step; the list is in that order. */
+typedef struct floor_stream {
+    int fd, n_written;
+    uint64_t due_ns;
+} floor_stream;
+
+typedef struct floor_state {
+    const settings *o;
+    int ep, listen_fd;
+    floor_stream *s;
+    int *queue; /* of indices, a ring of o->streams */
+    int head, n_running, n_begun;
+    char *chunk; /* the bytes of an event, with room for the time at `stamp` */
+    size_t n_chunk;
+    char *stamp;
+} floor_state;
+
+/* An event as long as the server's, with what the client looks at. */
+static void make_chunk(floor_state *f, size_t n)
 {
-    static const char head[] = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
-    int *fd = mem_try_calloc((size_t)o->streams, sizeof *fd), ep = epoll_create1(0);
-    char *chunk = mem_try_calloc(n + 1, 1), buf[2000];
-    struct rusage a, b;
-    double us;
+    static const char head[] = "\r\ndata: {", tail[] = STAMP FLOOR_TAIL;
+    size_t least = sizeof head + sizeof tail + 8;
 
-    if (!fd || !chunk)
+    n = n < least ? least : n;
+    f->chunk = mem_try_calloc(n + 1, 1);
+    if (!f->chunk)
         _exit(2);
-    memset(chunk, 'x', n);
-    for (int i = 0; i < o->streams; i++) {
-        struct epoll_event e = {.events = EPOLLIN, .data.fd = i};
-
-        fd[i] = accept(listen_fd, NULL, NULL);
-        fcntl(fd[i], F_SETFL, O_NONBLOCK);
-        epoll_ctl(ep, EPOLL_CTL_ADD, fd[i], &e);
-    }
-    for (int n_read = 0; n_read < o->streams;) {
-        struct epoll_event got[256];
-        int k = epoll_wait(ep, got, 256, -1);
-
-        for (int i = 0; i < k; i++) {
-            if (read(fd[got[i].data.fd], buf, sizeof buf) <= 0 ||
-                write(fd[got[i].data.fd], head, sizeof head - 1) < 0)
-                _exit(2);
-            n_read++;
-        }
-    }
-    getrusage(RUSAGE_SELF, &a);
-    for (int r = 0; r < o->tokens; r++) {
-        struct epoll_event got[1];
-
-        for (int i = 0; i < o->streams; i++)
-            if (write(fd[i], chunk, n) < 0 && errno != EAGAIN)
-                _exit(2);
-        epoll_wait(ep, got, 1, o->step_us / 1000);
-    }
-    getrusage(RUSAGE_SELF, &b);
-    us =
-        (double)(b.ru_utime.tv_sec - a.ru_utime.tv_sec + b.ru_stime.tv_sec - a.ru_stime.tv_sec) *
-            1e6 +
-        (double)(b.ru_utime.tv_usec - a.ru_utime.tv_usec + b.ru_stime.tv_usec - a.ru_stime.tv_usec);
-    us /= (double)o->streams * o->tokens;
-    if (write(report, &us, sizeof us) != sizeof us)
-        _exit(2);
-    _exit(0);
+    memset(f->chunk, 'x', n);
+    memcpy(f->chunk, head, sizeof head - 1);
+    memcpy(f->chunk + n - (sizeof tail - 1), tail, sizeof tail - 1);
+    f->stamp = f->chunk + n - strlen(FLOOR_TAIL);
+    f->n_chunk = n;
 }
 
-/* Processor microseconds of the floor per event. */
-static double run_floor(const settings *o, double bytes_per_event)
+/* Takes connections and requests; a stream that has asked begins. */
+static void floor_serve(floor_state *f, const struct epoll_event *got, int n)
+{
+    uint64_t step = (uint64_t)f->o->step_us * 1000, now = clock_ns();
+    char buf[2000];
+
+    for (int i = 0; i < n; i++) {
+        struct epoll_event e = {.events = EPOLLIN, .data.fd = got[i].data.fd};
+        int fd = got[i].data.fd;
+        floor_stream *s;
+
+        if (fd == f->listen_fd) {
+            e.data.fd = accept4(fd, NULL, NULL, SOCK_NONBLOCK);
+            epoll_ctl(f->ep, EPOLL_CTL_ADD, e.data.fd, &e);
+            continue;
+        }
+        epoll_ctl(f->ep, EPOLL_CTL_DEL, fd, NULL);
+        if (read(fd, buf, sizeof buf) <= 0 || write(fd, FLOOR_HEAD, sizeof FLOOR_HEAD - 1) < 0)
+            _exit(2);
+        s = &f->s[f->n_begun];
+        *s = (floor_stream){fd, 0, f->o->together ? (now + step - 1) / step * step : now};
+        f->queue[(f->head + f->n_running++) % f->o->streams] = f->n_begun++;
+    }
+}
+
+/* Writes what is due; returns when the next event is (0 = nothing runs yet). */
+static uint64_t floor_write(floor_state *f)
+{
+    const settings *o = f->o;
+    uint64_t now = clock_ns();
+
+    while (f->n_running && f->s[f->queue[f->head]].due_ns <= now) {
+        int idx = f->queue[f->head];
+        floor_stream *s = &f->s[idx];
+        char digits[16];
+
+        if (o->stamped) { /* together: the moment in which all tokens are made */
+            uint64_t made = o->together ? now : clock_ns();
+
+            snprintf(digits, sizeof digits, "%08d", (int)(made / 1000 % STAMP_MOD));
+            memcpy(f->stamp, digits, 8);
+        }
+        if (write(s->fd, f->chunk, f->n_chunk) < 0 && errno != EAGAIN)
+            _exit(2);
+        f->head = (f->head + 1) % o->streams;
+        if (++s->n_written < o->tokens) {
+            s->due_ns += (uint64_t)o->step_us * 1000;
+            f->queue[(f->head + f->n_running - 1) % o->streams] = idx;
+        } else {
+            f->n_running--;
+            if (write(s->fd, "data: [DONE]\n", 13) < 0)
+                _exit(2);
+        }
+    }
+    return f->n_running ? f->s[f->queue[f->head]].due_ns : 0;
+}
+
+static _Noreturn void floor_writer(int listen_fd, const settings *o, size_t n)
+{
+    floor_state f = {.o = o, .ep = epoll_create1(0), .listen_fd = listen_fd};
+    struct epoll_event e = {.events = EPOLLIN, .data.fd = listen_fd};
+
+    f.s = mem_try_calloc((size_t)o->streams, sizeof *f.s);
+    f.queue = mem_try_calloc((size_t)o->streams, sizeof *f.queue);
+    if (!f.s || !f.queue)
+        _exit(2);
+    make_chunk(&f, n);
+    epoll_ctl(f.ep, EPOLL_CTL_ADD, listen_fd, &e);
+    for (;;) { /* until it is killed */
+        struct epoll_event got[64];
+        uint64_t next = floor_write(&f), now = clock_ns(), ns = next > now ? next - now : 0;
+        struct timespec wait = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+
+        floor_serve(&f, got, epoll_pwait2(f.ep, got, 64, next ? &wait : NULL, NULL));
+    }
+}
+
+static target start_floor(const settings *o, double bytes_per_event)
 {
     struct sockaddr_in a = {.sin_family = AF_INET};
     socklen_t n_a = sizeof a;
-    int fd = socket(AF_INET, SOCK_STREAM, 0), ep = epoll_create1(0), report[2], n_open = o->streams;
-    stream *s = mem_try_calloc((size_t)o->streams, sizeof *s);
-    size_t bytes = 0;
-    double us = 0;
-    pid_t pid;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    target t = {.threads = ""};
 
     a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (!s || bind(fd, (struct sockaddr *)&a, n_a) < 0 || listen(fd, 4096) < 0 || pipe(report) < 0)
+    if (bind(fd, (struct sockaddr *)&a, n_a) < 0 || listen(fd, 4096) < 0)
         die("could not listen");
     getsockname(fd, (struct sockaddr *)&a, &n_a);
-    pid = fork();
-    if (pid == 0)
-        floor_writer(fd, o, (size_t)bytes_per_event, report[1]);
-    for (int i = 0; i < o->streams; i++) {
-        struct epoll_event e = {.events = EPOLLIN, .data.ptr = &s[i]};
-
-        s[i].fd = dial(ntohs(a.sin_port));
-        ask(s[i].fd, 1, false);
-        epoll_ctl(ep, EPOLL_CTL_ADD, s[i].fd, &e);
+    t.port = ntohs(a.sin_port);
+    t.pid = fork();
+    if (t.pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        floor_writer(fd, o, (size_t)bytes_per_event);
     }
-    while (n_open > 0) {
-        struct epoll_event got[512];
-        int n = epoll_wait(ep, got, 512, 20000);
-
-        if (n <= 0)
-            die("the floor stands still");
-        for (int i = 0; i < n; i++) {
-            stream *c = got[i].data.ptr;
-
-            if (!read_stream(c, NULL, &bytes)) {
-                close(c->fd);
-                n_open--;
-            }
-        }
-    }
-    if (read(report[0], &us, sizeof us) != sizeof us)
-        die("the floor did not report");
-    waitpid(pid, NULL, 0);
     close(fd);
-    close(ep);
-    mem_free(s);
-    return us;
+    return t;
 }
 
 /* ---- the run ---- */
@@ -531,49 +616,85 @@ static void read_arguments(settings *o, int argc, char **argv)
     }
 }
 
+/* Server and floor with the same streams. */
+typedef struct pair {
+    load server, floor;
+} pair;
+
+static void run_pair(const settings *o, pair *out)
+{
+    target p = start_server(o);
+
+    run_streams(o, &p, &out->server);
+    stop(&p);
+    p = start_floor(o, out->server.bytes_per_event);
+    run_streams(o, &p, &out->floor);
+    stop(&p);
+}
+
+static void cpu_rows(const settings *o, const pair *p, const char *pattern)
+{
+    char text[80];
+
+#define ROW(name, what, value, unit, limit)                                                        \
+    (snprintf(text, sizeof text, "%s, %s", pattern, what),                                         \
+     row(name, text, o->loops, value, unit, limit))
+    ROW("http_floor", "bare epoll writer, cpu per event", p->floor.loop_us, "us", 0);
+    ROW("http_cpu", "loop threads, cpu per event", p->server.loop_us, "us", 1.5 * p->floor.loop_us);
+    ROW("http_cpu", "whole server, cpu per event", p->server.all_us, "us", 0);
+    ROW("http_rate", "events per second", p->server.events_per_s, "1/s", 0);
+}
+
+static void latency_rows(const settings *o, pair *p, const char *pattern, double limit)
+{
+    char text[80];
+
+    ROW("http_floor", "token made to here, p50", quantile(&p->floor.latency, 0.5), "ms", 0);
+    ROW("http_floor", "token made to here, p99", quantile(&p->floor.latency, 0.99), "ms", 0);
+    ROW("http_latency", "token made to here, p50", quantile(&p->server.latency, 0.5), "ms", 0);
+    ROW("http_latency", "token made to here, p99", quantile(&p->server.latency, 0.99), "ms", limit);
+#undef ROW
+}
+
 int main(int argc, char **argv)
 {
     settings o = {.streams = 4000,
-                  .tokens = 60,
+                  .tokens = 40,
                   .step_us = 150000,
                   .loops = 1,
                   .server = "build/release/deepinfer",
                   .model = "models/tiny"};
     struct rlimit files = {.rlim_cur = 20000, .rlim_max = 20000};
-    load full = {0}, half = {0};
+    pair full = {0}, full_together = {0}, half = {0}, half_together = {0};
     samples first = {0};
-    server_process p;
-    double floor_us;
+    target p;
 
     read_arguments(&o, argc, argv);
     setrlimit(RLIMIT_NOFILE, &files);
     puts("name,case,threads,value,unit,ceiling,fraction");
-    p = start_server(&o);
-    run_streams(&o, &p, false, &full);
-    stop_server(&p);
-    floor_us = run_floor(&o, full.bytes_per_event);
-    row("http_floor", "bare epoll writer, cpu per event", 1, floor_us, "us", 0);
-    row("http_rate", "events per second", o.loops, full.events_per_s, "1/s", 0);
-    row("http_cpu", "loop threads, cpu per event", o.loops, full.loop_us, "us", 1.5 * floor_us);
-    row("http_cpu", "whole server, cpu per event", o.loops, full.all_us, "us", 0);
-    row("http_memory", "resident per stream", o.loops, full.bytes_per_stream / 1000, "kB", 12);
-    row("http_health", "/health under load, p99", o.loops, quantile(&full.health, 0.99), "ms", 10);
+    run_pair(&o, &full);
+    cpu_rows(&o, &full, "spread");
+    row("http_memory", "resident per stream", o.loops, full.server.bytes_per_stream / 1000, "kB",
+        12);
+    row("http_health", "/health under load, p99", o.loops, quantile(&full.server.health, 0.99),
+        "ms", 10);
+    o.together = true;
+    run_pair(&o, &full_together);
+    cpu_rows(&o, &full_together, "together");
     o.step_us *= 2;
-    o.tokens = o.tokens / 2 > 2 * EDGE + 2 ? o.tokens / 2 : 2 * EDGE + 2;
-    p = start_server(&o);
-    run_streams(&o, &p, true, &half);
-    row("http_latency", "token made to token here, p50", o.loops, quantile(&half.latency, 0.5),
-        "ms", 0);
-    row("http_latency", "token made to token here, p99", o.loops, quantile(&half.latency, 0.99),
-        "ms", 2);
-    stop_server(&p);
+    o.stamped = true;
+    run_pair(&o, &half_together);
+    latency_rows(&o, &half_together, "together", 0);
+    o.together = false;
+    run_pair(&o, &half);
+    latency_rows(&o, &half, "spread", 2);
     o.step_us = 1000;
     p = start_server(&o);
     run_arrivals(&p, 1000, 4, &first);
+    stop(&p);
     row("http_first", "first byte at 1,000 requests/s, p50", o.loops, quantile(&first, 0.5), "ms",
         0);
     row("http_first", "first byte at 1,000 requests/s, p99", o.loops, quantile(&first, 0.99), "ms",
         5);
-    stop_server(&p);
     return 0;
 }

@@ -142,16 +142,28 @@ void jw_cstr(json_write *w, const char *text)
     jw_string(w, text, strlen(text));
 }
 
+static void put_digits(str *out, uint64_t v)
+{
+    char text[20], *p = text + sizeof text;
+
+    do
+        *--p = (char)('0' + v % 10);
+    while (v /= 10);
+    str_append(out, p, (size_t)(text + sizeof text - p));
+}
+
 void jw_int(json_write *w, int64_t v)
 {
     begin_value(w);
-    str_printf(w->out, "%lld", (long long)v);
+    if (v < 0)
+        str_putc(w->out, '-');
+    put_digits(w->out, v < 0 ? -(uint64_t)v : (uint64_t)v);
 }
 
 void jw_uint(json_write *w, uint64_t v)
 {
     begin_value(w);
-    str_printf(w->out, "%llu", (unsigned long long)v);
+    put_digits(w->out, v);
 }
 
 void jw_number(json_write *w, double v)

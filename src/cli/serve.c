@@ -20,7 +20,7 @@ typedef struct serve_options {
     opt_list names;
     int64_t port, loops, max_running, max_queued, max_conns, max_body_mb, keepalive, drain,
         script_step;
-    bool no_log;
+    bool no_log, script_together;
     char *config_text; /* what the file's strings lie in */
     char default_name[128];
 } serve_options;
@@ -87,6 +87,8 @@ static opt_result parse(serve_options *o, int argc, char **argv, di_status *st)
          .help = "replies of --load-format script (docs/operations.md)"},
         {.name = "script-step-us", .kind = OPT_INT, .to = &o->script_step, .arg = "N",
          .help = "time between its tokens (default: 10000)", .min = 0, .max = 60000000},
+        {.name = "script-together", .kind = OPT_FLAG, .to = &o->script_together,
+         .help = "tokens of all requests in one moment, as an engine gives them"},
         ENGINE_OPTIONS(o->engine),
         {.name = "config", .kind = OPT_STRING, .to = &o->config, .arg = "FILE",
          .help = "read options from FILE (name = value); these here come on top"},
@@ -194,7 +196,8 @@ static di_code open_backend(serve_options *o, service *svc, backend *be, di_stat
                               .max_seqs = (int)o->max_running,
                               .max_queued = (int)o->max_queued,
                               .context = o->session.context ? o->session.context : 65536,
-                              .step_us = o->script_step},
+                              .step_us = o->script_step,
+                              .together = o->script_together},
             st);
     rc = service_open(svc, &o->session, NULL, &o->engine, (int)o->max_running, st);
     if (rc == DI_OK)

@@ -36,6 +36,7 @@ typedef struct script_options {
     int max_seqs, max_queued;
     int64_t context;
     int64_t step_us; /* time between two tokens of a request */
+    bool together;   /* tokens of all requests in one moment, as an engine's steps give them */
 } script_options;
 
 /* Replies with given tokens at a given pace. The file has one JSON object per line:

@@ -163,6 +163,16 @@ static void on_writable(evutil_socket_t fd, short what, void *arg)
     flush_out(arg);
 }
 
+/* One part needs no msghdr, which the kernel would have to copy. */
+static ssize_t send_now(int fd, struct iovec *part, int n)
+{
+    struct msghdr m = {.msg_iov = part, .msg_iovlen = (size_t)n};
+
+    if (n == 1)
+        return send(fd, part->iov_base, part->iov_len, MSG_NOSIGNAL);
+    return sendmsg(fd, &m, MSG_NOSIGNAL);
+}
+
 /* Send n parts, as far as the kernel takes them now; the rest waits in c->out. */
 static void send_parts(conn *c, struct iovec *part, int n)
 {
@@ -172,8 +182,7 @@ static void send_parts(conn *c, struct iovec *part, int n)
     if (!waiting)
         c->progress_ns = c->sent_ns;
     if (!waiting && !c->tls) {
-        struct msghdr m = {.msg_iov = part, .msg_iovlen = (size_t)n};
-        ssize_t sent = sendmsg(c->fd, &m, MSG_NOSIGNAL);
+        ssize_t sent = send_now(c->fd, part, n);
 
         if (sent < 0 && errno != EAGAIN && errno != EINTR) {
             conn_close(c);
@@ -309,25 +318,34 @@ str *chunk_begin(loop *l)
     return &l->out;
 }
 
+/* The size line of a chunk of n bytes, written so that it ends at `end`; returns its begin. */
+static char *size_line(char *end, size_t n)
+{
+    *--end = '\n';
+    *--end = '\r';
+    do
+        *--end = "0123456789abcdef"[n % 16];
+    while (n /= 16);
+    return end;
+}
+
 void conn_chunk(conn *c)
 {
     loop *l = c->loop;
-    size_t n = l->out.len > CHUNK_ROOM ? l->out.len - CHUNK_ROOM : 0, skip = CHUNK_ROOM;
-    char size[CHUNK_ROOM + 1];
+    size_t n = l->out.len > CHUNK_ROOM ? l->out.len - CHUNK_ROOM : 0;
+    char *from;
 
+    if (n && c->req.minor)
+        str_puts(&l->out, "\r\n");
     if (c->state == CONN_STREAM && !str_ok(&l->out)) {
         log_warn(LOG_SERVER, "no memory for a piece of a stream: cut id=%s", c->id);
         conn_close(c);
     } else if (c->state == CONN_STREAM && n) {
-        if (c->req.minor) {
-            int digits = snprintf(size, sizeof size, "%zx\r\n", n);
-
-            skip -= (size_t)digits;
-            memcpy(l->out.data + skip, size, (size_t)digits);
-            str_puts(&l->out, "\r\n");
-        }
+        from = l->out.data + CHUNK_ROOM;
+        if (c->req.minor)
+            from = size_line(from, n);
         metric_count(&l->m, METRIC_chunks);
-        send_parts(c, (struct iovec[]){{l->out.data + skip, l->out.len - skip}}, 1);
+        send_parts(c, (struct iovec[]){{from, (size_t)(l->out.data + l->out.len - from)}}, 1);
         if (c->state == CONN_STREAM && pending(c) > (size_t)l->srv->opt.max_pending) {
             metric_count(&l->m, METRIC_slow_readers_cut);
             log_info(LOG_SERVER, "client does not read: cut id=%s pending=%zu", c->id, pending(c));

@@ -38,6 +38,14 @@ void relay_ring_fini(relay_ring *r)
     r->eventfd = -1;
 }
 
+static void wake(const relay_ring *ring)
+{
+    uint64_t one = 1;
+
+    while (write(ring->eventfd, &one, sizeof one) < 0 && errno == EINTR)
+        continue;
+}
+
 /* ---- back end's thread ---- */
 
 static void push(relay_ring *ring, relay *r)
@@ -48,12 +56,8 @@ static void push(relay_ring *ring, relay *r)
     /* release at least: pairs with the acquire in relay_drain, the slot is filled */
     atomic_store(&ring->head, h + 1);
     /* seq_cst, as in relay_drain: either we see its reset, or it sees our relay */
-    if (!atomic_exchange(&ring->signalled, true)) {
-        uint64_t one = 1;
-
-        while (write(ring->eventfd, &one, sizeof one) < 0 && errno == EINTR)
-            continue;
-    }
+    if (!atomic_exchange(&ring->signalled, true))
+        wake(ring);
 }
 
 static size_t padded(size_t n)
@@ -250,13 +254,9 @@ static void drain_one(relay *r, str *scratch, relay_take take, relay_turn turn)
  * anyway. Only with the ring empty it is taken back; then the ring is looked at once more. */
 void relay_drain(relay_ring *ring, str *scratch, relay_take take, relay_turn turn)
 {
-    uint64_t count = 1;
     size_t tail = atomic_load_explicit(&ring->tail, memory_order_relaxed);
-    int n = 0;
 
-    if (read(ring->eventfd, &count, sizeof count) < 0 && errno != EAGAIN)
-        return;
-    for (;; n++) {
+    for (int n = 0;; n++) {
         relay *r;
 
         /* acquire: pairs with the release in push */
@@ -267,9 +267,7 @@ void relay_drain(relay_ring *ring, str *scratch, relay_take take, relay_turn tur
                 return;
         }
         if (n == MAX_TURN) { /* sockets have a turn too; come again */
-            count = 1;
-            while (write(ring->eventfd, &count, sizeof count) < 0 && errno == EINTR)
-                continue;
+            wake(ring);
             return;
         }
         r = ring->slot[tail & (RING_CAP - 1)];

@@ -58,7 +58,8 @@ di_code relay_submit(relay **out, relay_ring *ring, const backend *be, void *own
 /* Loop thread. Harmless at any time; DONE still comes. */
 void relay_cancel(relay *r);
 
-/* Loop thread, when the eventfd is readable. `take` gets every event in order (pointers valid for
+/* Loop thread, whenever the eventfd was written; it is not read here: watch it edge-triggered.
+ * `take` gets every event in order (pointers valid for
  * the call); `turn` comes once per relay behind its events. The relay is freed behind the turn that
  * had DONE. `scratch` is work space. */
 typedef void (*relay_take)(void *owner, int index, const di_event *ev);

@@ -1,12 +1,14 @@
 /* Scripted replies: given tokens at a given pace, with the manners of the engine.
  *
- * One thread gives every running request its next tokens when they are due, in the order in which
- * the requests came; more than max_seqs wait. Text, stop strings, end of sentence and bounds behave
- * as in the engine, so that what is built on events can be tested without a model. Lock: `lock`
- * covers the lists and the counters; callbacks run without it. */
+ *   submit -> WAITING (list) -admit-> RUNNING (heap, by the time of its next token) -DONE-> freed
+ *   cancel -> due at once, in whatever state
+ *
+ * One thread gives every running request its next tokens when they are due, those of one moment in
+ * the order in which the requests came; more than max_seqs wait. Text, stop strings, end of
+ * sentence and bounds behave as in the engine, so that what is built on events can be tested
+ * without a model. Lock: `lock` covers list, heap and counters; callbacks run without it. */
 #include <errno.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,6 +18,7 @@
 #include "base/mem.h"
 #include "recipe/stop.h"
 #include "server/backend.h"
+#include "server/due_heap.h"
 
 #define MAX_FILE      (64 << 20)
 #define MAX_CHOICES   64
@@ -37,7 +40,8 @@ typedef struct choice {
 } choice;
 
 typedef struct scripted {
-    struct scripted *prev, *next;
+    due_entry due;                /* first: the heap's entry is the request */
+    struct scripted *prev, *next; /* while it waits */
     di_request_params p;
     const rule *rule;
     int64_t n_prompt, max_out;
@@ -45,9 +49,8 @@ typedef struct scripted {
     int n_stop_ids;
     choice *choice; /* [n] */
     int n, n_ended;
-    uint64_t submit_ns, start_ns, first_ns, due_ns;
-    bool running, stamped;
-    atomic_bool cancelled;
+    uint64_t submit_ns, start_ns, first_ns;
+    bool running, stamped, cancelled; /* running and cancelled: under the lock */
 } scripted;
 
 typedef struct script {
@@ -60,8 +63,10 @@ typedef struct script {
     bool started;
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    scripted *first, *last;
-    bool closing;
+    scripted *first, *last; /* that wait */
+    due_heap heap;          /* that run, or are cancelled */
+    size_t n_alive;         /* waiting, in the heap, or with the thread */
+    bool closing, may_admit;
     di_stats stats;
     str text; /* of the event that is being sent; the thread's */
 } script;
@@ -218,8 +223,8 @@ static void finish_request(script *s, scripted *r, bool was_cancelled)
     for (int i = 0; i < r->n; i++)
         n_out += r->choice[i].n_out;
     pthread_mutex_lock(&s->lock);
-    *(r->prev ? &r->prev->next : &s->first) = r->next;
-    *(r->next ? &r->next->prev : &s->last) = r->prev;
+    s->n_alive--;
+    s->may_admit = true;
     *(r->running ? &s->stats.running : &s->stats.waiting) -= r->n;
     s->stats.finished += !was_cancelled;
     s->stats.cancelled += was_cancelled;
@@ -229,12 +234,10 @@ static void finish_request(script *s, scripted *r, bool was_cancelled)
     free_request(r);
 }
 
-/* Returns the number of tokens given. r may be gone. */
-static int step_request(script *s, scripted *r, uint64_t now)
+/* The next tokens of every choice; returns their number. */
+static int step_request(script *s, scripted *r, uint64_t now, bool cancelled)
 {
     int n = 0;
-
-    bool cancelled = atomic_load_explicit(&r->cancelled, memory_order_acquire);
 
     for (int i = 0; i < r->n; i++) {
         if (r->choice[i].ended)
@@ -246,37 +249,36 @@ static int step_request(script *s, scripted *r, uint64_t now)
     }
     if (!r->first_ns)
         r->first_ns = now;
-    r->due_ns += (uint64_t)r->rule->step_us * 1000;
-    if (r->due_ns < now) /* behind: no burst to make up for it */
-        r->due_ns = now;
-    if (r->n_ended == r->n)
-        finish_request(s, r, cancelled);
     return n;
 }
 
 /* ---- the thread ---- */
 
-/* Let waiting requests run; the earliest time at which something is due. Under the lock. */
-static uint64_t admit_locked(script *s, uint64_t now)
+/* Not before t: with `together` at the next beat that all requests share. */
+static uint64_t due_at(const script *s, const rule *u, uint64_t t)
 {
-    uint64_t next = UINT64_MAX;
+    uint64_t step = (uint64_t)u->step_us * 1000;
 
-    for (scripted *r = s->first; r; r = r->next) {
-        bool cancelled = atomic_load_explicit(&r->cancelled, memory_order_acquire);
+    return s->opt.together && step ? (t + step - 1) / step * step : t;
+}
 
-        if (!r->running && s->stats.running + r->n <= s->opt.max_seqs) {
-            r->running = true;
-            s->stats.waiting -= r->n;
-            s->stats.running += r->n;
-            r->start_ns = now;
-            r->due_ns = now + (uint64_t)r->rule->wait_ms * 1000000;
-        }
-        if (cancelled)
-            next = now;
-        else if (r->running && r->due_ns < next)
-            next = r->due_ns;
+/* Let waiting requests run. Under the lock. */
+static void admit_locked(script *s, uint64_t now)
+{
+    for (scripted *r = s->first, *next; r && s->may_admit; r = next) {
+        next = r->next;
+        if (s->stats.running + r->n > s->opt.max_seqs)
+            continue;
+        *(r->prev ? &r->prev->next : &s->first) = r->next;
+        *(r->next ? &r->next->prev : &s->last) = r->prev;
+        r->running = true;
+        s->stats.waiting -= r->n;
+        s->stats.running += r->n;
+        r->start_ns = now;
+        r->due.due_ns = due_at(s, r->rule, now + (uint64_t)r->rule->wait_ms * 1000000);
+        due_push(&s->heap, &r->due);
     }
-    return next;
+    s->may_admit = false;
 }
 
 static void wait_until(script *s, uint64_t now, uint64_t until)
@@ -298,32 +300,49 @@ static void wait_until(script *s, uint64_t now, uint64_t until)
     pthread_cond_timedwait(&s->wake, &s->lock, &t);
 }
 
+/* Give r its tokens, without the lock that the caller holds, and put it back until the next ones.
+ * A request that is behind does not make up for it with a burst. */
+static void run_locked(script *s, scripted *r, uint64_t now)
+{
+    bool cancelled = r->cancelled;
+    uint64_t next;
+    int n;
+
+    pthread_mutex_unlock(&s->lock);
+    n = step_request(s, r, now, cancelled);
+    if (r->n_ended == r->n) {
+        finish_request(s, r, cancelled);
+        r = NULL;
+    }
+    pthread_mutex_lock(&s->lock);
+    s->stats.output_tokens += (uint64_t)n;
+    if (!r)
+        return;
+    next = r->due.due_ns + (uint64_t)r->rule->step_us * 1000;
+    r->due.due_ns = next > now && !r->cancelled ? next : now + 1;
+    if (!r->cancelled)
+        r->due.due_ns = due_at(s, r->rule, r->due.due_ns);
+    due_push(&s->heap, &r->due);
+}
+
 static void *script_main(void *arg)
 {
     script *s = arg;
 
     pthread_mutex_lock(&s->lock);
-    while (!s->closing || s->first) {
-        uint64_t now = clock_ns(), next = admit_locked(s, now);
-        scripted *r = s->first, *after;
-        int n;
+    while (!s->closing || s->n_alive) {
+        uint64_t now = clock_ns();
+        due_entry *e;
 
-        if (next > now) {
-            wait_until(s, now, next);
+        admit_locked(s, now);
+        e = due_first(&s->heap);
+        if (!e || e->due_ns > now) {
+            wait_until(s, now, e ? e->due_ns : UINT64_MAX);
             continue;
         }
         s->stats.steps++;
-        /* New requests are appended by others meanwhile; only this thread takes any away. */
-        for (; r; r = after) {
-            after = r->next;
-            if (!(r->running && r->due_ns <= now) &&
-                !atomic_load_explicit(&r->cancelled, memory_order_acquire))
-                continue;
-            pthread_mutex_unlock(&s->lock);
-            n = step_request(s, r, now);
-            pthread_mutex_lock(&s->lock);
-            s->stats.output_tokens += (uint64_t)n;
-        }
+        for (; e && e->due_ns <= now; e = due_first(&s->heap))
+            run_locked(s, (scripted *)(void *)due_pop(&s->heap), now);
     }
     pthread_mutex_unlock(&s->lock);
     return NULL;
@@ -445,8 +464,12 @@ static di_code script_submit(void *self, const di_request_params *p, void **hand
     if (rc == DI_OK && s->stats.waiting + r->n > s->opt.max_queued)
         rc = di_fail(st, DI_E_BUSY, "the queue is full: %lld requests wait",
                      (long long)s->stats.waiting);
+    if (rc == DI_OK)
+        rc = due_reserve(&s->heap, s->n_alive + 1, st);
     if (rc == DI_OK) {
-        s->stats.requests++;
+        r->due.order = s->stats.requests++;
+        s->n_alive++;
+        s->may_admit = true;
         s->stats.waiting += r->n;
         s->stats.prompt_tokens += (uint64_t)r->n_prompt;
         s->stats.computed_tokens += (uint64_t)r->n_prompt;
@@ -470,9 +493,15 @@ static void script_cancel(void *self, void *handle)
     script *s = self;
     scripted *r = handle;
 
-    /* release: pairs with the acquire in the thread */
-    atomic_store_explicit(&r->cancelled, true, memory_order_release);
     pthread_mutex_lock(&s->lock);
+    if (!r->cancelled && r->due.at) {
+        due_hasten(&s->heap, &r->due, 0);
+    } else if (!r->cancelled && !r->running) {
+        *(r->prev ? &r->prev->next : &s->first) = r->next;
+        *(r->next ? &r->next->prev : &s->last) = r->prev;
+        due_push(&s->heap, &r->due); /* due_ns is 0 */
+    }                                /* else the thread has it, and looks when it puts it back */
+    r->cancelled = true;
     pthread_cond_signal(&s->wake);
     pthread_mutex_unlock(&s->lock);
 }
@@ -506,6 +535,7 @@ static void script_free(void *self)
         tok_ids_fini(&s->rule[i].reply);
     }
     mem_free(s->rule);
+    due_fini(&s->heap);
     str_fini(&s->text);
     tokenizer_free(s->tok);
     pthread_cond_destroy(&s->wake);

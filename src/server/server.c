@@ -243,7 +243,7 @@ static di_code loop_init(loop *l, server *s, int idx, di_status *st)
     l->idx = idx;
     if (cfg) {
         event_config_set_flag(cfg, EVENT_BASE_FLAG_NOLOCK);
-        event_config_require_features(cfg, EV_FEATURE_EARLY_CLOSE);
+        event_config_require_features(cfg, EV_FEATURE_EARLY_CLOSE | EV_FEATURE_ET);
         l->base = event_base_new_with_config(cfg);
         event_config_free(cfg);
     }
@@ -253,7 +253,9 @@ static di_code loop_init(loop *l, server *s, int idx, di_status *st)
         return st->code;
     event_assign(&l->accept, l->base, l->listen_fd, EV_READ | EV_PERSIST, on_accept, l);
     event_assign(&l->tick, l->base, -1, EV_PERSIST, on_tick, l);
-    event_assign(&l->relay_ready, l->base, l->ring.eventfd, EV_READ | EV_PERSIST, on_relay, l);
+    /* Edge-triggered: every write to the eventfd wakes the loop, which need not read it. */
+    event_assign(&l->relay_ready, l->base, l->ring.eventfd, EV_READ | EV_PERSIST | EV_ET, on_relay,
+                 l);
     event_assign(&l->work_ready, l->base, l->finished.eventfd, EV_READ | EV_PERSIST, on_work,
                  &l->finished);
     event_add(&l->work_ready, NULL);

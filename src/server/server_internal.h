@@ -113,7 +113,7 @@ struct conn {
     char peer[48];
 };
 
-#define CHUNK_ROOM 12 /* bytes in front of a chunk's content */
+#define CHUNK_ROOM 18 /* bytes in front of a chunk's content: its size line */
 
 void conn_open(loop *l, int fd, const char *peer);
 /* Close now; a call is told that its client has gone. */

@@ -3,9 +3,10 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <poll.h>
+#include <sys/epoll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "base/mem.h"
@@ -123,7 +124,8 @@ static void run(bool cancel)
     backend be = {.ops = &toy_ops, .self = t};
     str scratch = {0};
     di_status st = {0};
-    struct pollfd p;
+    struct epoll_event ready = {.events = EPOLLIN | EPOLLET};
+    int ep = epoll_create1(0);
 
     assert_int_equal(relay_ring_init(ring, &st), DI_OK);
     for (int i = 0; i < N_REQUESTS; i++)
@@ -131,10 +133,10 @@ static void run(bool cancel)
             relay_submit(&s[i].relay, ring, &be, &s[i], i, &(di_request_params){.n = 1}, &st),
             DI_OK);
     n_left = N_REQUESTS;
-    p = (struct pollfd){.fd = ring->eventfd, .events = POLLIN};
+    epoll_ctl(ep, EPOLL_CTL_ADD, ring->eventfd, &ready);
     pthread_create(&t->thread, NULL, toy_main, t);
     while (n_left > 0) {
-        assert_int_equal(poll(&p, 1, 10000), 1); /* a lost wake-up would end here */
+        assert_int_equal(epoll_wait(ep, &ready, 1, 10000), 1); /* a lost wake-up would end here */
         relay_drain(ring, &scratch, take, turn);
         for (int i = 0; cancel && i < N_REQUESTS; i += 2)
             if (!s[i].n_done)
@@ -147,6 +149,7 @@ static void run(bool cancel)
             assert_int_equal(s[i].n_tokens, N_EVENTS);
     }
     assert_int_equal(ring->n_relays, 0);
+    close(ep);
     relay_ring_fini(ring);
     str_fini(&scratch);
     mem_free(ring);
