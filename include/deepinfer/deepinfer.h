@@ -13,7 +13,8 @@
  * They do not depend on other requests, chunk sizes, cache hits, preemption, speculation, threads.
  *
  * Thread safety: every function may be called from any thread unless it says otherwise. Callbacks
- * run on the engine's host thread and must not block; they may call di_cancel and di_submit.
+ * run on the engine's host thread and must not block; they may call di_cancel, di_cancel_choice and
+ * di_submit.
  * Strings are UTF-8. Every function that can fail takes a di_status (may be NULL). */
 #pragma once
 
@@ -248,6 +249,10 @@ DI_API di_code di_submit(di_engine *e, const di_request_params *p, di_request **
 /* Ask for an early end; DONE still follows. Harmless when the request has ended but its DONE event
  * has not been delivered. */
 DI_API void di_cancel(di_engine *e, di_request *r);
+
+/* The same for one choice of a request with n > 1: its FINISH says CANCELLED, the others go on.
+ * An index that the request does not have is ignored. */
+DI_API void di_cancel_choice(di_engine *e, di_request *r, int choice);
 
 /* Next event of requests without a callback. timeout_ms -1 = wait until there is one. False: time
  * is up, or no request is left that could send one. */

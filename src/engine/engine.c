@@ -474,14 +474,25 @@ done:
     return rc;
 }
 
-void di_cancel(di_engine *e, di_request *r)
+static void cancel(di_engine *e, atomic_bool *flag)
 {
     /* release: pairs with the acquire in the host loop */
-    atomic_store_explicit(&r->cancelled, true, memory_order_release);
+    atomic_store_explicit(flag, true, memory_order_release);
     pthread_mutex_lock(&e->lock);
     e->wake = true;
     pthread_cond_signal(&e->to_host);
     pthread_mutex_unlock(&e->lock);
+}
+
+void di_cancel(di_engine *e, di_request *r)
+{
+    cancel(e, &r->cancelled);
+}
+
+void di_cancel_choice(di_engine *e, di_request *r, int idx)
+{
+    if (idx >= 0 && idx < r->n_choices)
+        cancel(e, &r->choice[idx].cancelled);
 }
 
 di_stats di_engine_stats(const di_engine *e)

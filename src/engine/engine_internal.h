@@ -108,6 +108,7 @@ typedef struct choice {
 
     /* Host thread, now and then. */
     stop_match stop;
+    atomic_bool cancelled; /* by any thread */
     void *mask_ctx;
     /* Prompt tokens by how they came: n_counted = n_cached + n_recomputed + n_computed. */
     int64_t n_counted, n_recomputed, n_computed;

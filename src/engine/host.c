@@ -435,13 +435,30 @@ static bool plan_job(di_engine *e)
 
 /* ---- the outside ---- */
 
+static void cancel_choice(di_engine *e, choice *c, const char *why)
+{
+    end_choice(e, c, DI_FINISH_CANCELLED, DI_E_CANCELLED, why, -1);
+    settle_choice(e, c);
+}
+
 static void cancel_request(di_engine *e, di_request *r, const char *why)
+{
+    for (int i = 0; i < r->n_choices; i++)
+        cancel_choice(e, &r->choice[i], why);
+}
+
+/* Those choices that are wanted no more; the others do without the first one's prompt. */
+static void cancel_choices(di_engine *e, di_request *r)
 {
     for (int i = 0; i < r->n_choices; i++) {
         choice *c = &r->choice[i];
 
-        end_choice(e, c, DI_FINISH_CANCELLED, DI_E_CANCELLED, why, -1);
-        settle_choice(e, c);
+        /* acquire: pairs with the release in di_cancel_choice */
+        if (c->ended || !atomic_load_explicit(&c->cancelled, memory_order_acquire))
+            continue;
+        cancel_choice(e, c, "cancelled");
+        if (i == 0)
+            start_siblings(e, r);
     }
 }
 
@@ -476,6 +493,7 @@ static void find_cancelled(di_engine *e, bool closing)
 
     e->deadline_ns = UINT64_MAX;
     for (di_request *r = e->first; r; r = r->next) {
+        cancel_choices(e, r);
         /* acquire: pairs with the release in di_cancel */
         if (closing || atomic_load_explicit(&r->cancelled, memory_order_acquire))
             cancel_request(e, r, "cancelled");

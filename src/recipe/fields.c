@@ -76,7 +76,7 @@ bool parse_fail(reading *rd, const place *at, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     put_place(at, &where);
-    recipe_fail(rd->e, 400, "%s%s%s", str_text(&where), where.len ? ": " : "", text);
+    recipe_fail(rd->e, 400, "%s: %s", where.len ? str_text(&where) : "request body", text);
     rd->e->parse = true;
     str_fini(&where);
     return false;

@@ -4,7 +4,7 @@
 
 #include "recipe/recipe_internal.h"
 
-#define MAX_CHOICES 128
+#define MAX_CHOICES 64
 
 /* ---- model ---- */
 
@@ -15,6 +15,26 @@ static bool alias_matches(const char *alias, const jtree *model)
     if (n && alias[n - 1] == '*')
         return model->n >= n - 1 && memcmp(alias, model->text, n - 1) == 0;
     return jtree_is(model, alias);
+}
+
+/* In mode CLIENT the message tells the names that are served here, not those of the recipe. */
+static bool unknown_model(reading *rd, const jtree *model)
+{
+    str names = {0};
+
+    if (rd->strict)
+        return recipe_fail(rd->e, 400,
+                           "The supported API model names are DeepSeek-V4-Pro, "
+                           "DeepSeek-V4.1-Flash, but you passed %s.",
+                           model->text);
+    rd->e->code = "model_not_found";
+    rd->e->param = "model";
+    for (size_t i = 0; i < rd->o->n_alias; i++)
+        str_printf(&names, "%s%s", i ? ", " : "", rd->o->alias[i].name);
+    recipe_fail(rd->e, 404, "there is no model \"%.100s\" here%s%.300s", model->text,
+                names.len ? "; names that are served: " : "", str_text(&names));
+    str_fini(&names);
+    return false;
 }
 
 bool settings_model(reading *rd, const jtree *model)
@@ -32,14 +52,7 @@ bool settings_model(reading *rd, const jtree *model)
     } else if (jtree_is(model, "DeepSeek-V4-Pro")) {
         q->chat.family = RECIPE_V4;
     } else {
-        if (!rd->strict) {
-            rd->e->code = "model_not_found";
-            rd->e->param = "model";
-        }
-        return recipe_fail(rd->e, rd->strict ? 400 : 404,
-                           "The supported API model names are DeepSeek-V4-Pro, "
-                           "DeepSeek-V4.1-Flash, but you passed %s.",
-                           model->text);
+        return unknown_model(rd, model);
     }
     return true;
 }

@@ -166,6 +166,9 @@ bool tools_choose(reading *rd, const tool_list *l, const tool_choice *choice)
 
     c->tool = l->tool;
     c->n_tools = l->n;
+    if (l->n == 0 && !rd->strict && rd->q->protocol != RECIPE_PROTOCOL_MESSAGES &&
+        (choice->name || choice->choice == RECIPE_CHOICE_REQUIRED))
+        return convert_fail(rd, "tool_choice demands a call, but there are no tools");
     if (l->n == 0)
         return true;
     c->choice = choice->choice;

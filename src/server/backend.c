@@ -18,6 +18,11 @@ static void engine_cancel(void *self, void *handle)
     di_cancel(self, handle);
 }
 
+static void engine_cancel_choice(void *self, void *handle, int choice)
+{
+    di_cancel_choice(self, handle, choice);
+}
+
 static di_stats engine_stats(void *self)
 {
     return di_engine_stats(self);
@@ -28,8 +33,11 @@ static void engine_free(void *self)
     (void)self; /* the caller closes its engine */
 }
 
-static const backend_ops engine_ops = {
-    .submit = engine_submit, .cancel = engine_cancel, .stats = engine_stats, .free = engine_free};
+static const backend_ops engine_ops = {.submit = engine_submit,
+                                       .cancel = engine_cancel,
+                                       .cancel_choice = engine_cancel_choice,
+                                       .stats = engine_stats,
+                                       .free = engine_free};
 
 backend backend_of_engine(di_model *model, di_engine *engine, int64_t context, int64_t max_queued)
 {

@@ -14,6 +14,7 @@ typedef struct backend_ops {
     /* Errors as di_submit; on_event may be called before this returns. */
     di_code (*submit)(void *self, const di_request_params *p, void **handle, di_status *st);
     void (*cancel)(void *self, void *handle);
+    void (*cancel_choice)(void *self, void *handle, int choice); /* the others go on */
     di_stats (*stats)(void *self);
     void (*free)(void *self); /* after the last DONE */
 } backend_ops;

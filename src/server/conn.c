@@ -238,7 +238,8 @@ static void write_head(conn *c, str *h, int status, const char *type, const char
     if (s->opt.cors)
         str_printf(h,
                    "access-control-allow-origin: %s\r\n"
-                   "access-control-expose-headers: x-request-id, request-id, retry-after\r\n",
+                   "access-control-expose-headers: x-request-id, request-id, retry-after, "
+                   "x-deepinfer-seed, x-deepinfer-warnings\r\n",
                    s->opt.cors);
     if (c->close_after)
         str_puts(h, "connection: close\r\n");
@@ -446,16 +447,39 @@ static bool charge(conn *c)
     return false;
 }
 
+/* OPTIONS of a browser, which asks for the headers that a page wants to send: libraries add many of
+ * their own, and none changes what a request may do here. */
+static void reply_preflight(conn *c)
+{
+    size_t n;
+    const char *asked = http_field(&c->req, "access-control-request-headers", &n);
+    str lines = {0};
+
+    str_puts(&lines, "access-control-allow-methods: GET, POST, OPTIONS\r\n"
+                     "access-control-allow-headers: ");
+    if (asked)
+        str_append(&lines, asked, n); /* a field of a sound head: no line end in it */
+    else
+        str_puts(&lines, "authorization, content-type");
+    str_puts(&lines, "\r\naccess-control-max-age: 86400\r\n"
+                     "vary: access-control-request-headers\r\n");
+    if (str_ok(&lines))
+        conn_reply(c, 204, NULL, lines.data, NULL, 0);
+    else
+        conn_close(c);
+    str_fini(&lines);
+}
+
 static void dispatch(conn *c)
 {
     c->state = CONN_WORK;
-    if (!c->ep) { /* OPTIONS of a browser */
-        conn_reply(c, 204, NULL,
-                   "access-control-allow-methods: GET, POST, OPTIONS\r\n"
-                   "access-control-allow-headers: authorization, content-type, x-api-key, "
-                   "anthropic-version, anthropic-beta, x-request-id, traceparent\r\n"
-                   "access-control-max-age: 86400\r\n",
-                   NULL, 0);
+    if (!c->ep) {
+        reply_preflight(c);
+        return;
+    }
+    if (c->ep->method == HTTP_POST && c->req.body.len == 0) {
+        conn_error(c, &(error_body){.status = 400,
+                                    .message = "the body is empty: a JSON object is expected"});
         return;
     }
     if ((c->ep->flags & EP_WORK) && !keys_take(c))

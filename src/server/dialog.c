@@ -88,8 +88,12 @@ static bool make_prompt(const server *s, const recipe_request *q, tok_ids *ids, 
     di_status st = {0};
     di_code rc;
 
-    if (q->n_images)
-        return recipe_fail(e, 400, "%s: this model does not take images", q->image[0].path);
+    if (q->n_images) {
+        const char *path = q->image[0].path;
+
+        return recipe_fail(e, 400, "%s: this model reads text only, not images",
+                           path + (*path == '.'));
+    }
     DI_TRY(recipe_render(&q->chat, s->replay, &p, &st));
     DI_TRY(recipe_encode_again(s->be->tok, s->known, &p, ids, &st));
     if (text)
@@ -177,6 +181,8 @@ static void send_answer(dialog *d)
     k->finish = d->failed ? "error" : recipe_stream_finish_reason(d->stream, 0);
     if (d->failed)
         snprintf(k->message, sizeof k->message, "%.200s", d->error.message);
+    else
+        k->message[0] = 0; /* that of a choice whose rest was not wanted */
     if (k->stream)
         send_stream_end(d);
     else
@@ -236,8 +242,10 @@ static void on_tokens(dialog *d, const di_event *ev)
     while (at < n && !d->ended[ev->choice]) {
         int part = n - at < MAX_EVENT_TOKENS ? n - at : MAX_EVENT_TOKENS;
 
-        if (!push_tokens(d, ev, at, part))
+        if (!push_tokens(d, ev, at, part)) {
             end_choice(d, ev->choice, RECIPE_FINISH_STOP);
+            relay_cancel_choice(d->base.relays, ev->choice); /* others may take long yet */
+        }
         at += part;
     }
 }

@@ -81,13 +81,15 @@ void conn_error(conn *c, const error_body *e)
 {
     bool openai = !c->ep || !(c->ep->flags & EP_ANTHROPIC);
     str body = {0};
-    char retry[40] = "";
+    char extra[64] = "";
 
     error_json(&body, e, openai, c->id);
-    if (e->retry_after_s)
-        snprintf(retry, sizeof retry, "retry-after: %d\r\n", e->retry_after_s);
+    if (e->status == 401)
+        snprintf(extra, sizeof extra, "www-authenticate: Bearer\r\n");
+    else if (e->retry_after_s)
+        snprintf(extra, sizeof extra, "retry-after: %d\r\n", e->retry_after_s);
     if (str_ok(&body))
-        conn_reply(c, e->status, "application/json", retry, body.data, body.len);
+        conn_reply(c, e->status, "application/json", extra, body.data, body.len);
     else
         conn_close(c);
     str_fini(&body);

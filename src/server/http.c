@@ -158,6 +158,15 @@ const char *http_field(const http_request *r, const char *name, size_t *n)
     return next_field(r->fields, name, n);
 }
 
+/* Twice the same field is how two programs come to read one stream differently. */
+static bool is_repeated(const http_request *r, const char *name)
+{
+    size_t n;
+    const char *v = http_field(r, name, &n);
+
+    return v && next_field(strstr(v, "\r\n") + 2, name, &n);
+}
+
 static bool has_word(const char *list, size_t n, const char *word)
 {
     size_t n_word = strlen(word);
@@ -196,6 +205,10 @@ static void read_framing(http_request *r)
         bad(r, 400, "transfer-encoding beside content-length, or in HTTP/1.0");
         return;
     }
+    if (is_repeated(r, "transfer-encoding") || is_repeated(r, "content-length")) {
+        bad(r, 400, "content-length or transfer-encoding more than once");
+        return;
+    }
     if (v) {
         if (n != 7 || strncasecmp(v, "chunked", 7) != 0) {
             bad(r, 501, "the only transfer-encoding that is understood is chunked");
@@ -203,14 +216,14 @@ static void read_framing(http_request *r)
         }
         r->chunked = true;
     }
-    if (length) {
-        size_t n3;
-        const char *behind = strstr(length, "\r\n") + 2;
-
-        if (!read_length(r, length, n2) || next_field(behind, "content-length", &n3)) {
-            bad(r, 400, "content-length must be one number");
-            return;
-        }
+    if (length && !read_length(r, length, n2)) {
+        bad(r, 400, "content-length must be one number");
+        return;
+    }
+    v = http_field(r, "content-encoding", &n);
+    if (v && !(n == 8 && strncasecmp(v, "identity", 8) == 0)) {
+        bad(r, 415, "content-encoding is not supported: send the body as it is");
+        return;
     }
     v = http_field(r, "connection", &n);
     r->keep_alive =
@@ -219,6 +232,8 @@ static void read_framing(http_request *r)
     r->expect_continue = v && r->minor == 1 && has_word(v, n, "100-continue");
     if (r->minor == 1 && !http_field(r, "host", &n))
         bad(r, 400, "the host header is missing");
+    else if (is_repeated(r, "host"))
+        bad(r, 400, "the host header is there more than once");
 }
 
 static void read_head(http_request *r)
@@ -245,6 +260,15 @@ static void read_head(http_request *r)
     read_framing(r);
 }
 
+/* A line end without its CR among the bytes from `from` on. */
+static bool has_bare_lf(const char *data, size_t from, size_t n)
+{
+    for (const char *p = data + from; (p = memchr(p, '\n', n - (size_t)(p - data))); p++)
+        if (p == data || p[-1] != '\r')
+            return true;
+    return false;
+}
+
 static size_t feed_head(http_request *r, const char *data, size_t n)
 {
     size_t skipped = 0, before, from, used;
@@ -267,6 +291,10 @@ static size_t feed_head(http_request *r, const char *data, size_t n)
     from = before > 3 ? before - 3 : 0;
     end = memmem(r->head.data + from, r->head.len - from, "\r\n\r\n", 4);
     if (!end) {
+        if (has_bare_lf(r->head.data, before, r->head.len)) { /* its empty line would never come */
+            bad(r, 400, "lines of the head must end in CRLF");
+            return n;
+        }
         if (r->head.len >= HTTP_MAX_HEAD + 4)
             bad(r, 431, "the head is longer than 32768 bytes");
         return skipped + used;
@@ -436,6 +464,7 @@ const char *http_reason(int status)
                    {405, "Method Not Allowed"},
                    {408, "Request Timeout"},
                    {413, "Content Too Large"},
+                   {415, "Unsupported Media Type"},
                    {429, "Too Many Requests"},
                    {431, "Request Header Fields Too Large"},
                    {499, "Client Closed Request"},

@@ -37,7 +37,8 @@
 #define METRIC_STATUSES(X)                                                                         \
     X(200)                                                                                         \
     X(204)                                                                                         \
-    X(400) X(401) X(404) X(405) X(408) X(413) X(429) X(431) X(499) X(500) X(501) X(503) X(505)
+    X(400)                                                                                         \
+    X(401) X(404) X(405) X(408) X(413) X(415) X(429) X(431) X(499) X(500) X(501) X(503) X(505)
 
 #define METRIC_ENUM_COUNTER(name, help) METRIC_##name,
 #define METRIC_ENUM_TIME(name, help)    METRIC_##name,

@@ -181,6 +181,14 @@ void relay_cancel(relay *r)
     pthread_mutex_unlock(&r->lock);
 }
 
+void relay_cancel_choice(relay *r, int choice)
+{
+    pthread_mutex_lock(&r->lock);
+    if (r->handle)
+        r->be->ops->cancel_choice(r->be->self, r->handle, choice);
+    pthread_mutex_unlock(&r->lock);
+}
+
 /* The event that a record holds; returns its end. */
 static const char *unpack(const char *p, di_event *ev)
 {

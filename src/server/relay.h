@@ -57,6 +57,7 @@ di_code relay_submit(relay **out, relay_ring *ring, const backend *be, void *own
 
 /* Loop thread. Harmless at any time; DONE still comes. */
 void relay_cancel(relay *r);
+void relay_cancel_choice(relay *r, int choice);
 
 /* Loop thread, whenever the eventfd was written; it is not read here: watch it edge-triggered.
  * `take` gets every event in order (pointers valid for

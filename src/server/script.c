@@ -9,6 +9,7 @@
  * without a model. Lock: `lock` covers list, heap and counters; callbacks run without it. */
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -37,6 +38,7 @@ typedef struct choice {
     stop_match stop;
     int64_t n_out;
     bool ended;
+    atomic_bool cancelled; /* by any thread; looked at in every step */
 } choice;
 
 typedef struct scripted {
@@ -242,7 +244,7 @@ static int step_request(script *s, scripted *r, uint64_t now, bool cancelled)
     for (int i = 0; i < r->n; i++) {
         if (r->choice[i].ended)
             continue;
-        if (cancelled)
+        if (cancelled || atomic_load_explicit(&r->choice[i].cancelled, memory_order_relaxed))
             end_choice(r, i, DI_FINISH_CANCELLED, -1);
         else
             n += step_choice(s, r, i);
@@ -506,6 +508,15 @@ static void script_cancel(void *self, void *handle)
     pthread_mutex_unlock(&s->lock);
 }
 
+static void script_cancel_choice(void *self, void *handle, int idx)
+{
+    scripted *r = handle;
+
+    (void)self;
+    if (idx >= 0 && idx < r->n)
+        atomic_store_explicit(&r->choice[idx].cancelled, true, memory_order_relaxed);
+}
+
 static di_stats script_stats(void *self)
 {
     script *s = self;
@@ -543,8 +554,11 @@ static void script_free(void *self)
     mem_free(s);
 }
 
-static const backend_ops script_ops = {
-    .submit = script_submit, .cancel = script_cancel, .stats = script_stats, .free = script_free};
+static const backend_ops script_ops = {.submit = script_submit,
+                                       .cancel = script_cancel,
+                                       .cancel_choice = script_cancel_choice,
+                                       .stats = script_stats,
+                                       .free = script_free};
 
 /* ---- rules ---- */
 

@@ -72,6 +72,7 @@ struct loop {
     str out;       /* one chunk, with CHUNK_ROOM bytes in front */
     char date[40]; /* for the header */
     uint64_t date_s;
+    uint64_t drained_ns; /* when the ring was last found empty */
     metrics m;
     char in[65536];
 };

@@ -1,5 +1,6 @@
 if(TARGET deepinfer)
   di_pytest(test_server tests/client/test_server.py LABELS client TIMEOUT 300)
+  di_pytest(test_edges tests/client/test_edges.py LABELS client)
   di_pytest(test_openai tests/client/test_openai.py LABELS client TIMEOUT 300)
   di_pytest(test_anthropic tests/client/test_anthropic.py LABELS client TIMEOUT 300)
   di_pytest(test_page tests/client/test_page.py LABELS client TIMEOUT 300)

@@ -222,6 +222,53 @@ static void test_cancelling_in_every_state_frees_everything(void **state)
     rig_close(e);
 }
 
+/* Wherever the prompt of the first choice is; the others answer as they would beside it. */
+static void test_a_cancelled_choice_leaves_the_others(void **state)
+{
+    (void)state;
+    for (int first = 0; first < 2; first++)
+        for (int after = 0; after < 3; after++) {
+            di_engine *e = rig_start(MINI_F, (di_engine_options){.max_batched_tokens = 64});
+            di_request_params p = rig_params(ids, 150, 40);
+            int gone = first ? 0 : 2, n[3] = {0}, finish[3] = {0};
+            int32_t out[2][3][64];
+            di_request *r;
+            di_event ev;
+
+            rig_seed(11);
+            rig_ids(ids, 150);
+            p.n = 3;
+            p.temperature = 1;
+            p.has_seed = true;
+            p.seed = 5;
+            for (int round = 0; round < 2; round++) {
+                assert_int_equal(di_submit(e, &p, &r, NULL), DI_OK);
+                memset(n, 0, sizeof n);
+                if (round && after == 0)
+                    di_cancel_choice(e, r, gone);
+                di_cancel_choice(e, r, 3); /* there is none */
+                while (di_poll(e, &ev, -1) && ev.type != DI_EVENT_DONE) {
+                    int c = ev.choice;
+
+                    for (int i = 0; ev.type == DI_EVENT_TOKENS && i < ev.n_tokens; i++)
+                        out[round][c][n[c]++] = ev.token[i];
+                    if (ev.type == DI_EVENT_FINISH)
+                        finish[c] = (int)ev.finish;
+                    if (round && after && n[gone] == 5 * after)
+                        di_cancel_choice(e, r, gone);
+                }
+            }
+            assert_int_equal(finish[gone], DI_FINISH_CANCELLED);
+            assert_true(n[gone] < 40);
+            for (int c = 0; c < 3; c++)
+                assert_memory_equal(out[0][c], out[1][c], (size_t)n[c] * sizeof **out[0]);
+            for (int c = 0; c < 3; c++)
+                assert_true(c == gone || finish[c] != DI_FINISH_CANCELLED);
+            assert_int_equal(di_engine_stats(e).running, 0);
+            rig_close(e);
+        }
+}
+
 static void test_an_engine_can_be_closed_in_the_middle(void **state)
 {
     (void)state;
@@ -394,6 +441,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_deadline_ends_a_request_wherever_it_is),
         cmocka_unit_test(test_a_higher_priority_overtakes_those_that_wait),
         cmocka_unit_test(test_cancelling_in_every_state_frees_everything),
+        cmocka_unit_test(test_a_cancelled_choice_leaves_the_others),
         cmocka_unit_test(test_an_engine_can_be_closed_in_the_middle),
         cmocka_unit_test(test_nothing_is_left_behind),
     };

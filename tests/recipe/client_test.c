@@ -195,6 +195,23 @@ static void test_allowed_tools_are_what_is_left(void **state)
     assert_int_equal(q.chat.n_tools, 1);
 }
 
+static void test_a_call_is_not_demanded_without_tools(void **state)
+{
+    static const char message[] = "tool_choice demands a call, but there are no tools";
+
+    (void)state;
+    refuses(RECIPE_PROTOCOL_CHAT, "{" MODEL ", " MESSAGES ", \"tool_choice\": \"required\"}", 400,
+            message);
+    refuses(RECIPE_PROTOCOL_CHAT,
+            "{" MODEL ", " MESSAGES ", \"tools\": [], \"tool_choice\": {\"type\": \"function\", "
+            "\"function\": {\"name\": \"f\"}}}",
+            400, message);
+    refuses(RECIPE_PROTOCOL_RESPONSES,
+            "{" MODEL ", \"input\": \"x\", \"tool_choice\": \"required\"}", 400, message);
+    accepts(RECIPE_PROTOCOL_CHAT, "{" MODEL ", " MESSAGES ", \"tool_choice\": \"auto\"}");
+    accepts(RECIPE_PROTOCOL_CHAT, "{" MODEL ", " MESSAGES ", \"tool_choice\": \"none\"}");
+}
+
 static void test_one_call_at_a_time(void **state)
 {
     (void)state;
@@ -754,6 +771,7 @@ int main(void)
         cmocka_unit_test(test_strict_schemas_keep_their_definitions),
         cmocka_unit_test(test_thinking_switch_of_other_servers),
         cmocka_unit_test(test_allowed_tools_are_what_is_left),
+        cmocka_unit_test(test_a_call_is_not_demanded_without_tools),
         cmocka_unit_test(test_one_call_at_a_time),
         cmocka_unit_test(test_strict_and_other_tools_may_be_mixed),
         cmocka_unit_test(test_custom_tools_of_any_name),

@@ -1,0 +1,125 @@
+"""Edges of the HTTP interface that a hostile or a new client finds first."""
+import json
+
+import pytest
+
+from serving import serve
+
+CHAT = "/v1/chat/completions"
+HI = [{"role": "user", "content": "Hi"}]
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serve("--cors", "*", "--script-step-us", "0", "--api-key", "k") as s:
+        yield s
+
+
+def ask(server, body, status, path=CHAT):
+    """The error message of a refused body."""
+    got, _, text = server.request("POST", path, body, {"authorization": "Bearer k"})
+    assert got == status, text
+    return json.loads(text)["error"]["message"]
+
+
+@pytest.mark.parametrize("fields, status", [
+    (b"host: b\r\n", b"400"),
+    (b"transfer-encoding: chunked\r\ntransfer-encoding: identity\r\n", b"400"),
+    (b"content-length: 2\r\ncontent-length: 2\r\n", b"400"),
+    (b"content-encoding: gzip\r\ncontent-length: 2\r\n", b"415"),
+    (b"x: a\nz: b\r\n", b"400"),
+])
+def test_heads_that_two_programs_could_read_differently(server, fields, status):
+    got = server.raw(b"POST /tokenize HTTP/1.1\r\nhost: a\r\n" + fields + b"\r\n{}")
+    assert got.startswith(b"HTTP/1.1 " + status), got
+
+
+def test_lines_that_end_in_lf_alone_are_answered_at_once(server):
+    got = server.raw(b"GET /health HTTP/1.1\nhost: a\n\n", timeout=5)
+    assert got.startswith(b"HTTP/1.1 400") and b"CRLF" in got
+
+
+def test_an_identity_coding_is_none(server):
+    got = server.raw(b"POST /detokenize HTTP/1.1\r\nhost: a\r\ncontent-encoding: identity\r\n"
+                     b"authorization: Bearer k\r\nconnection: close\r\n"
+                     b"content-length: 13\r\n\r\n{\"tokens\":[]}")
+    assert got.startswith(b"HTTP/1.1 200"), got
+
+
+def test_a_refused_key_says_how_to_send_one(server):
+    status, headers, _ = server.request("GET", "/v1/models")
+    assert status == 401 and headers["www-authenticate"] == "Bearer"
+
+
+def test_a_page_may_send_whatever_headers_its_library_adds(server):
+    asked = "authorization,content-type,x-stainless-lang,x-stainless-retry-count,openai-organization"
+    status, headers, _ = server.request("OPTIONS", CHAT, None, {
+        "origin": "http://page", "access-control-request-method": "POST",
+        "access-control-request-headers": asked})
+    assert status == 204 and headers["access-control-allow-headers"] == asked
+    assert "POST" in headers["access-control-allow-methods"]
+    _, headers, _ = server.request("GET", "/v1/models", None, {"authorization": "Bearer k"})
+    assert headers["access-control-allow-origin"] == "*"
+    assert "x-deepinfer-seed" in headers["access-control-expose-headers"]
+
+
+def test_bodies_that_are_no_object(server):
+    assert "empty" in ask(server, "", 400)
+    assert ask(server, "[]", 400) == "request body: must be an object"
+    assert "empty" in ask(server, "", 400, "/v1/messages")
+
+
+def test_an_unknown_model_is_told_the_names_that_are_there(server):
+    message = ask(server, {"model": "gpt-9", "messages": HI}, 404)
+    assert '"gpt-9"' in message and "tiny" in message and "DeepSeek-V4-Pro" not in message
+
+
+def test_a_call_cannot_be_demanded_without_tools(server):
+    for choice in ("required", {"type": "function", "function": {"name": "f"}}):
+        body = {"model": "tiny", "messages": HI, "tool_choice": choice,
+                "thinking": {"type": "disabled"}}
+        assert "tool" in ask(server, body, 400)
+    for choice in ("auto", "none"):
+        body = {"model": "tiny", "messages": HI, "max_tokens": 1, "tool_choice": choice}
+        assert server.request("POST", CHAT, body, {"authorization": "Bearer k"})[0] == 200
+
+
+def test_the_bound_of_n_is_one_number(server):
+    for n in (0, 65, 129):
+        assert "[1, 64]" in ask(server, {"model": "tiny", "messages": HI, "n": n}, 400)
+
+
+def test_images_are_refused_with_their_place(server):
+    url = "data:image/png;base64,iVBORw0KGgo="
+    part = {"type": "image_url", "image_url": {"url": url}}
+    message = ask(server, {"model": "tiny", "messages": [{"role": "user", "content": [part]}]}, 400)
+    assert message.startswith("messages[0]") and "not images" in message
+    block = {"type": "image", "source": {"type": "base64", "media_type": "image/png",
+                                         "data": "iVBORw0KGgo="}}
+    body = {"model": "tiny", "max_tokens": 1, "messages": [{"role": "user", "content": [block]}]}
+    message = ask(server, body, 400, "/v1/messages")
+    assert message.startswith("messages.0.content[0]") and "not images" in message
+
+
+def test_numbers_that_json_does_not_have(server):
+    for text in ("NaN", "Infinity", "-Infinity", "1e999", "01", ".5", "1.", "+1", "0x1", '"1"'):
+        body = '{"model": "tiny", "messages": [{"role": "user", "content": "x"}], ' \
+               f'"max_tokens": 1, "temperature": {text}}}'
+        ask(server, body, 400)
+        ask(server, body.replace("temperature", "presence_penalty"), 400)
+
+
+def test_a_stop_string_ends_its_choice_at_the_engine():
+    """The engine does not go on with a choice whose text has ended while others run."""
+    with serve(real=True) as s:
+        before = s.metric("deepinfer_generation_tokens_total")
+        r = s.post(CHAT, {"model": "tiny", "n": 4, "seed": 3, "temperature": 1.5,
+                          "max_tokens": 300, "ignore_eos": True, "stop": ["owl", "horse"],
+                          "thinking": {"type": "disabled"},
+                          "messages": [{"role": "user", "content": "Tell me a story about the sea."}]})
+        ends = [c["finish_reason"] for c in r["choices"]]
+        assert "stop" in ends and "length" in ends, r
+        shown = r["usage"]["completion_tokens"]
+        assert shown < 1000
+        # a step or two are on their way when the string is found, each with its drafts
+        assert s.metric("deepinfer_generation_tokens_total") - before <= shown + 4 * 24
