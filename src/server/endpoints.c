@@ -23,6 +23,7 @@ static const endpoint endpoints[] = {
     {HTTP_GET, "/app.js", handle_page, EP_OPEN, 16},
     {HTTP_GET, "/style.css", handle_page, EP_OPEN, 17},
     {HTTP_GET, "/favicon.svg", handle_page, EP_OPEN, 18},
+    {HTTP_GET, "/text.js", handle_page, EP_OPEN, 19},
 };
 _Static_assert(sizeof endpoints / sizeof *endpoints <= METRIC_MAX_ENDPOINTS, "counters for each");
 

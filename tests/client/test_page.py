@@ -11,6 +11,8 @@ SCRIPT = [
      f'<{D} invoke name="weather">\n<{D} parameter name="city" string="true">Rome</{D} parameter>\n'
      f'</{D} invoke>\n</{D} calls>', "step_us": 300},
     {"when": "[long]", "reply": "word ", "repeat": 100000, "step_us": 5000},
+    {"when": "[code]", "reply": "T.\n</think>\n\nThis is **bold** and `<u>x</u>`, 2 * 3 ** 4:\n\n"
+     "```python\na = '<i>' ** 2\n  # **b**\n```\n\n```\nan open fence", "step_us": 300},
     {"when": "[error]", "reply": "x", "finish": "error"},
     {"reply": 'Two numbers.\n</think>\n\n<b id="evil">5</b> <img src=x onerror=alert(1)>',
      "step_us": 300},
@@ -42,7 +44,8 @@ def ask(page, text):
 
 
 def test_files_and_policy(server):
-    for path, kind in [("/", "text/html"), ("/app.js", "text/javascript"), ("/style.css", "text/css"),
+    for path, kind in [("/", "text/html"), ("/app.js", "text/javascript"),
+                       ("/text.js", "text/javascript"), ("/style.css", "text/css"),
                        ("/favicon.svg", "image/svg+xml")]:
         status, headers, body = server.request("GET", path)
         assert status == 200 and headers["content-type"].startswith(kind) and body
@@ -78,6 +81,28 @@ def test_what_the_model_writes_is_never_markup(page):
     assert page.run("document.getElementById('evil')") is None
     assert page.run("document.querySelector('.assistant img')") is None
     assert page.run("document.querySelector('.assistant > .text').textContent").startswith("<b id=")
+
+
+def test_code_of_the_model_is_set_apart_and_still_text(page):
+    ask(page, "[code] please")
+    page.wait("document.querySelector('.foot') !== null")
+    assert page.run("document.querySelector('.code pre').textContent") == "a = '<i>' ** 2\n  # **b**"
+    assert page.run("document.querySelector('.code .bar span').textContent") == "python"
+    assert page.run("document.querySelector('.assistant > .text > code').textContent") == "<u>x</u>"
+    assert page.run("document.querySelector('.assistant > .text > strong').textContent") == "bold"
+    assert page.run("document.querySelector('.assistant i, .assistant u')") is None
+    text = page.run("document.querySelector('.assistant > .text').textContent")
+    assert "2 * 3 ** 4" in text and text.endswith("an open fence")
+
+
+def test_a_suggestion_is_sent_with_the_keyboard(page):
+    assert page.run("document.querySelectorAll('.suggestions button').length") == 3
+    page.run("document.querySelector('.suggestions button').focus()")
+    page.key("Enter")
+    page.wait("document.querySelector('.foot') !== null")
+    assert page.run("document.querySelector('.empty')") is None
+    page.run("document.getElementById('new').click()")
+    assert page.run("document.querySelectorAll('.suggestions button').length") == 3
 
 
 def test_escape_stops_the_answer_and_the_request(server, page):

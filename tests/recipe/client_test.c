@@ -208,8 +208,6 @@ static void test_a_call_is_not_demanded_without_tools(void **state)
             400, message);
     refuses(RECIPE_PROTOCOL_RESPONSES,
             "{" MODEL ", \"input\": \"x\", \"tool_choice\": \"required\"}", 400, message);
-    accepts(RECIPE_PROTOCOL_CHAT, "{" MODEL ", " MESSAGES ", \"tool_choice\": \"auto\"}");
-    accepts(RECIPE_PROTOCOL_CHAT, "{" MODEL ", " MESSAGES ", \"tool_choice\": \"none\"}");
 }
 
 static void test_one_call_at_a_time(void **state)

@@ -34,14 +34,27 @@ function atEnd() {
   return log.scrollHeight - log.scrollTop - log.clientHeight < 60;
 }
 
+const suggestions = ["Write a Python function that counts the words of a file.",
+  "Why is the sky blue? Answer in two sentences.", "Tell me a short story about the sea."];
+
 function showEmpty() {
-  $("log").replaceChildren(make("p", "empty", "Nothing said yet. What you write goes to the model of this server."));
+  const box = make("div", "empty"), list = make("div", "suggestions");
+  box.append(make("h2", "", "What would you like to know?"),
+    make("p", "", "What you write goes to the model of this server and nowhere else."));
+  for (const text of suggestions) {
+    const b = make("button", "", text);
+    b.type = "button";
+    b.addEventListener("click", () => { $("input").value = text; send(); });
+    list.append(b);
+  }
+  box.append(list);
+  $("log").replaceChildren(box);
 }
 
 function addMessage(role, text) {
   const log = $("log"), box = make("article", "message " + role);
   if (log.querySelector(".empty")) log.replaceChildren();
-  box.append(make("h3", "", role === "user" ? "You" : role === "tool" ? "Tool result" : "Model"));
+  box.append(make("h3", role === "user" ? "hidden" : "", role === "user" ? "You" : model || "Model"));
   const body = make("div", "text", text);
   box.append(body);
   log.append(box);
@@ -66,8 +79,10 @@ class Answer {
 
   think(text) {
     if (!this.thinking) {
-      const fold = make("details", "thinking");
-      fold.append(make("summary", "", "Thinking"));
+      const fold = make("details", "thinking busy");
+      this.fold = fold;
+      this.title = make("summary", "", "Thinking");
+      fold.append(this.title);
       this.thinking = make("div", "text");
       fold.append(this.thinking);
       this.box.insertBefore(fold, this.body);
@@ -76,9 +91,29 @@ class Answer {
     this.thinking.textContent = this.reasoning;
   }
 
+  thought() {
+    if (!this.thinking || !this.fold.classList.contains("busy")) return;
+    this.fold.classList.remove("busy");
+    const s = (performance.now() - this.first) / 1000;
+    this.title.textContent = s < 0.1 ? "Thought" : "Thought for " + s.toFixed(1) + " s";
+  }
+
   say(text) {
+    this.thought();
     this.content += text;
-    this.body.textContent = this.content;
+    this.draw();
+  }
+
+  /* Once per picture of the screen, however many pieces came. */
+  draw() {
+    if (this.drawing) return;
+    this.drawing = true;
+    requestAnimationFrame(() => {
+      const stay = atEnd();
+      this.drawing = false;
+      showText(this.body, this.content);
+      if (stay) follow();
+    });
   }
 
   call(part) {
@@ -131,7 +166,11 @@ class Answer {
     }
     if (this.first) parts.push("first after " + ((this.first - this.start) / 1000).toFixed(2) + " s");
     if (this.finish === "length") parts.push("cut: longest answer reached");
-    this.box.append(make("p", "foot", parts.join(" · ")));
+    const foot = make("div", "foot");
+    foot.append(make("span", "", parts.join(" · ")));
+    if (this.content) foot.append(copyButton(() => this.content));
+    this.box.append(foot);
+    follow();
   }
 
   /* Boxes for the results of the calls. */
@@ -221,18 +260,26 @@ async function answer() {
   }
   running = null;
   setRunning(false);
-  if (a.content || a.reasoning || a.calls.length) {
-    messages.push(a.message());
-    a.foot(note);
-  }
+  a.thought();
+  showText(a.body, a.content); /* also when no picture was drawn since: the page may be hidden */
+  if (a.content || a.reasoning || a.calls.length) messages.push(a.message());
   if (a.finish === "tool_calls") a.askResults();
   else $("input").focus();
+  if (a.content || a.reasoning || a.calls.length) a.foot(note);
+}
+
+/* As high as its text, for browsers that do not do it by themselves (field-sizing). */
+function fit() {
+  const box = $("input");
+  box.style.height = "auto";
+  box.style.height = Math.min(box.scrollHeight + 2, window.innerHeight * 0.4) + "px";
 }
 
 function send() {
   const text = $("input").value;
   if (running || !text.trim()) return;
   $("input").value = "";
+  fit();
   messages.push({ role: "user", content: text });
   addMessage("user", text);
   answer();
@@ -242,6 +289,7 @@ function stop() {
   if (running) running.abort();
 }
 
+$("input").addEventListener("input", fit);
 $("form").addEventListener("submit", (e) => { e.preventDefault(); send(); });
 $("stop").addEventListener("click", stop);
 $("input").addEventListener("keydown", (e) => {
@@ -297,7 +345,7 @@ for (const v of views) {
     const box = svg("svg", { class: "trend", viewBox: "0 0 59 30", preserveAspectRatio: "none", "aria-hidden": "true" });
     v.area = svg("path", { class: "area" });
     v.line = svg("path", {});
-    v.history = [];
+    v.history = new Array(KEEP).fill(0);
     box.append(v.area, v.line);
     row.append(box);
   }
@@ -306,11 +354,11 @@ for (const v of views) {
 
 function draw(v, value) {
   v.history.push(Number.isNaN(value) ? 0 : value);
-  if (v.history.length > KEEP) v.history.shift();
-  const top = v.max || Math.max(1, ...v.history), from = KEEP - v.history.length;
-  const line = v.history.map((y, i) => (i ? "L" : "M") + (from + i) + " " + (29 - 28 * y / top).toFixed(1)).join("");
+  v.history.shift();
+  const top = v.max || Math.max(1, ...v.history);
+  const line = v.history.map((y, i) => (i ? "L" : "M") + i + " " + (29 - 28 * y / top).toFixed(1)).join("");
   v.line.setAttribute("d", line);
-  v.area.setAttribute("d", line + "L59 30L" + from + " 30Z");
+  v.area.setAttribute("d", line + "L59 30L0 30Z");
 }
 
 function parseMetrics(text) {
@@ -338,9 +386,11 @@ async function refresh() {
     }
     last = m;
     lastTime = now;
-    $("engine-note").textContent = "";
+    $("engine-note").textContent = "the last minute";
+    $("dot").className = m.deepinfer_requests_running > 0 ? "busy" : "idle";
   } catch {
     $("engine-note").textContent = "The server does not answer.";
+    $("dot").className = "gone";
   }
 }
 
