@@ -61,8 +61,10 @@ typedef struct cuda_scratch {
                                   * of a slot */
     uint16_t *query;             /* [n_rows][32][128] index queries (index.cu) */
     float *query_w;              /* [n_rows][32] */
-    float *hc_part;              /* [n_rows][hidden / 256][26] sums of segments (hc.cu) */
-    uint16_t *hc_row;            /* [n_rows][hidden] */
+    int32_t *query_n;            /* [n_rows] entries that get a score */
+    int32_t *group;              /* [n_rows + 1][4] groups of rows (index.cu) */
+    float *tops;                 /* [n_tops] best scores of tiles (select.cu) */
+    size_t n_tops;
     float *part;                 /* sums of chunks (gemm.cu) */
     uint16_t *h;                 /* [slots + rows][inter]: inputs of w2, the shared expert's last */
     uint16_t *ye;                /* [slots + rows][hidden]: outputs of experts before the sum */

@@ -1,29 +1,15 @@
-/* Indexer: scores and selection (kernels/index.h). */
+/* Index scores (kernels/index.h): a plain kernel for any shape, and two on the matrix units.
+ *
+ * Those: up to 32 heads of 128 dims. Queries are quantised once per row, in a permuted order of
+ * columns in which 16 bytes of a stored key are a thread's part of every fragment; keys are decoded
+ * to bf16, which is exact, in registers. Both kernels form the same products and add them in the
+ * same order: 16 columns at a time, heads of a residue mod 8 in a row, the eight residues in a
+ * tree. So which of them runs is a choice of speed. */
+#include "kernels/cuda/index.cuh"
 #include "kernels/cuda/mma.cuh"
-#include "kernels/cuda/order.cuh"
+#include "kernels/cuda/wgmma.cuh"
 
-/* A filter or output of candidates, by value; block 0: there is none. */
-static candidates by_value(const candidates *c)
-{
-    candidates none = {};
-
-    return c ? *c : none;
-}
-
-/* The e-th eligible entry of a row. Only the last candidate block can be ragged. */
-static __device__ int64_t eligible_entry(const candidates &f, int64_t row, int64_t e)
-{
-    if (f.block == 0 || f.count[row] < 0)
-        return e;
-    return (int64_t)f.ids[row * f.max_blocks + e / f.block] * f.block + e % f.block;
-}
-
-static __device__ int64_t eligible_of(const candidates &f, int64_t row, int64_t visible)
-{
-    return index_eligible(visible, f.block ? &f : NULL, (int)row);
-}
-
-/* ---- scores ---- */
+/* ---- any shape ---- */
 
 #define AT_ONCE 8 /* entries of a warp that share the loads of q */
 #define ENTRIES (WARPS * AT_ONCE)
@@ -99,49 +85,151 @@ static __global__ void scores_kernel(index_scores_args a, step s,
     }
 }
 
-/* ---- scores on the matrix units: 128 dims, up to 32 heads ----
- *
- * Queries are quantised once per row. A block takes up to 8 rows and SPAN entries; a tile of 64
- * keys is decoded to bf16 (exact) for all of them. Rows of one sequence share the tile, a warp
- * each; otherwise the warps share a row, 8 keys each. A score has the same products in the same
- * order. */
+/* ---- queries, and rows that share their keys ---- */
 
 #define QUERY_DIM   128
 #define QUERY_HEADS 32
-#define KEYS        64
-#define SPAN        1024
-#define KEY_STRIDE  (QUERY_DIM + 8)
+#define TOGETHER    8   /* rows of a group */
+#define PAIR        128 /* keys of a tile: 64 for each of two warpgroups */
+
+/* Consecutive rows of one sequence; the tiles of the groups before it. */
+typedef struct row_group {
+    int first, n, before, tiles;
+} row_group;
 
 typedef struct query_scratch {
-    bf16 *q;  /* [rows][QUERY_HEADS][QUERY_DIM] behind rope and Q4i; missing heads are zero */
-    float *w; /* [rows][QUERY_HEADS] */
+    bf16 *q;    /* [rows][QUERY_HEADS][QUERY_DIM] behind rope and Q4i; missing heads are zero */
+    float *w;   /* [rows][QUERY_HEADS] */
+    int32_t *n; /* [rows] entries that get a score */
+    row_group *group; /* [0]: how many (n) and all their tiles (before); the groups follow */
 } query_scratch;
 
-/* A block per row, a warp per 32 dims of a head. */
-static __global__ void queries_kernel(index_scores_args a, query_scratch out)
+/* Where column d of a query lies. A thread t of four has columns 32 t .. 32 t + 31 of a key; word i
+ * of these, columns k and k + 4 of it in a register, feeds steps 2 i and 2 i + 1 of 16 columns. */
+static __device__ __forceinline__ int query_place(int d)
 {
-    int64_t row = blockIdx.x;
-    const bf16 *iq = (const bf16 *)a.iq + (a.row0 + row) * a.heads * QUERY_DIM;
-    const float *cs = a.cs + (a.row0 + row) * a.rope;
-    float norm = (float)(1.0 / sqrt((double)QUERY_DIM) / sqrt((double)a.heads));
-    int nope = QUERY_DIM - a.rope;
+    int t = d / 32, word = d / 8 % 4, second = d / 4 % 2, step = d / 2 % 2, half = d % 2;
 
-    for (int i = threadIdx.x; i < QUERY_HEADS * QUERY_DIM; i += THREADS) {
-        int d = i % QUERY_DIM;
-        float x = i / QUERY_DIM < a.heads ? from_bf(iq[i]) : 0, s;
-        float other = __shfl_xor_sync(ALL, x, 1);
+    return word * 32 + step * 16 + half * 8 + t * 2 + second;
+}
 
-        if (d >= nope) {
-            const float *turn = cs + (d - nope) / 2 * 2;
-            float first = d & 1 ? other : x, second = d & 1 ? x : other;
+/* Entries of a row, 0 when it needs no scores. */
+static __device__ int64_t scored_entries(const index_scores_args &a, const step &s,
+                                         const kv_layout &l, const candidates &filter, int64_t row)
+{
+    int64_t visible = visible_of(s, l, a.owner, row), n = eligible_of(filter, row, visible);
 
-            rotate(&first, &second, turn[0], turn[1]);
-            x = d & 1 ? second : first;
+    return n <= a.topk && !has_blocks(visible, a.block, a.source_blocks) ? 0 : n;
+}
+
+/* Rows of the group of a row of the call: from the first row of its sequence on, TOGETHER by
+ * TOGETHER. */
+static __device__ row_group group_of(const index_scores_args &a, const step &s, int i)
+{
+    int64_t row = a.row0 + i, seq = s.seq[row];
+    int begin = max(s.row0[seq] - a.row0, 0), end = min(s.row0[seq + 1] - a.row0, a.n);
+    int first = begin + (i - begin) / TOGETHER * TOGETHER;
+
+    return {first, min(TOGETHER, end - first), 0, 0};
+}
+
+/* One block: the groups of at least min_group rows that have scores, in order. */
+static __device__ void list_groups(const index_scores_args &a, const step &s, const kv_layout &l,
+                                   int min_group, row_group *group)
+{
+    __shared__ int part[2][WARPS];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_groups = 0, n_tiles = 0;
+    candidates none = {};
+
+    for (int i0 = 0; i0 < a.n; i0 += THREADS) {
+        int i = i0 + threadIdx.x, tiles = 0, groups, sum;
+        row_group g = {};
+
+        if (i < a.n)
+            g = group_of(a, s, i);
+        if (i < a.n && g.first == i && g.n >= min_group) {
+            int64_t most = 0;
+
+            for (int r = 0; r < g.n; r++)
+                most = max(most, scored_entries(a, s, l, none, a.row0 + i + r));
+            tiles = (int)((most + PAIR - 1) / PAIR);
         }
-        s = pow2_ceil(fmaxf(lanes_max(fabsf(x), 32), 6.0f * 0x1p-126f) * (1.0f / 6.0f));
-        out.q[row * QUERY_HEADS * QUERY_DIM + i] =
-            to_bf(e2m1(to_e2m1(fminf(fmaxf(x / s, -6.0f), 6.0f))) * s);
+        g.tiles = sum = tiles;
+        groups = tiles > 0;
+        for (int d = 1; d < 32; d *= 2) {
+            int x = __shfl_up_sync(ALL, sum, d), y = __shfl_up_sync(ALL, groups, d);
+
+            sum += lane >= d ? x : 0;
+            groups += lane >= d ? y : 0;
+        }
+        __syncthreads();
+        if (lane == 31) {
+            part[0][warp] = sum;
+            part[1][warp] = groups;
+        }
+        __syncthreads();
+        for (int w = 0; w < warp; w++) {
+            sum += part[0][w];
+            groups += part[1][w];
+        }
+        if (tiles > 0) {
+            g.before = n_tiles + sum - tiles;
+            group[n_groups + groups] = g;
+        }
+        for (int w = 0; w < WARPS; w++) {
+            n_tiles += part[0][w];
+            n_groups += part[1][w];
+        }
     }
+    if (threadIdx.x == 0)
+        group[0] = {0, n_groups, n_tiles, 0};
+}
+
+#define QUERY_PARTS 4 /* blocks of a row */
+
+/* Block (row, part of its heads), 16 lanes per 32 dims of a head; one more block of part 0 for the
+ * groups. */
+static __global__ void queries_kernel(index_scores_args a, step s,
+                                      const __grid_constant__ kv_layout l, candidates filter,
+                                      int min_group, float norm, query_scratch out)
+{
+    const int PAIRS = QUERY_HEADS * QUERY_DIM / 2 / QUERY_PARTS, EACH = PAIRS / THREADS;
+    int64_t row = blockIdx.x, pair0 = blockIdx.y * PAIRS;
+    const uint32_t *iq =
+        (const uint32_t *)((const bf16 *)a.iq + (a.row0 + row) * a.heads * QUERY_DIM);
+    const float *cs = a.cs + (a.row0 + row) * a.rope;
+    bf16 *q = out.q + row * QUERY_HEADS * QUERY_DIM;
+    int nope = QUERY_DIM - a.rope;
+    uint32_t in[EACH];
+
+    if (row == a.n) {
+        if (blockIdx.y == 0)
+            list_groups(a, s, l, min_group, out.group);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        int64_t i = pair0 + j * THREADS + threadIdx.x;
+
+        in[j] = i < a.heads * QUERY_DIM / 2 ? iq[i] : 0;
+    }
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        int i = 2 * (int)(pair0 + j * THREADS + threadIdx.x), d = i % QUERY_DIM;
+        float x = from_bf((bf16)in[j]), y = from_bf((bf16)(in[j] >> 16)), sc;
+
+        if (d >= nope)
+            rotate(&x, &y, cs[d - nope], cs[d - nope + 1]);
+        sc = lanes_max(fmaxf(fabsf(x), fabsf(y)), 16);
+        sc = pow2_ceil(fmaxf(sc, 6.0f * 0x1p-126f) * (1.0f / 6.0f));
+        q[i - d + query_place(d)] = to_bf(e2m1(to_e2m1(fminf(fmaxf(x / sc, -6.0f), 6.0f))) * sc);
+        q[i - d + query_place(d + 1)] =
+            to_bf(e2m1(to_e2m1(fminf(fmaxf(y / sc, -6.0f), 6.0f))) * sc);
+    }
+    if (blockIdx.y > 0)
+        return;
+    if (threadIdx.x == 32)
+        out.n[row] = (int32_t)scored_entries(a, s, l, filter, a.row0 + row);
     if (threadIdx.x < QUERY_HEADS) {
         int h = threadIdx.x;
 
@@ -152,42 +240,64 @@ static __global__ void queries_kernel(index_scores_args a, query_scratch out)
     }
 }
 
-/* Words of 32 dims of one key, as stored. */
+/* ---- keys ---- */
+
+/* A thread's 32 dims of a key, as stored. */
 typedef struct key_words {
-    uint32_t code[4];
-    uint8_t scale;
+    uint32_t code[4], scale;
 } key_words;
 
-static __device__ key_words fetch_key(const index_scores_args &a, const kv_layout &l,
-                                      const kv_view *v, const candidates &filter, int64_t row,
-                                      int64_t entry, int64_t n)
-{
-    key_words w = {};
+/* Keys of a sequence. Entries are counted in 32 bits. */
+typedef struct key_table {
+    const uint8_t *base;
+    const int32_t *table;
+    size_t block_bytes, key_bytes;
+    uint32_t per_block;
+} key_table;
 
-    if (entry < n) {
-        const uint8_t *key = kv_key(&l, v, a.owner, eligible_entry(filter, row, entry));
-        int part = threadIdx.x % 4;
+static __device__ __forceinline__ key_table keys_of(const kv_layout &l, const kv_view *v, int owner)
+{
+    return {v->blocks + l.owner[owner].key_off, v->table, l.block_bytes, l.key_bytes,
+            KV_BLOCK_TOKENS / (uint32_t)l.owner[owner].ratio};
+}
+
+static __device__ __forceinline__ key_words fetch_key(const key_table &k, uint32_t entry,
+                                                      int32_t block)
+{
+    const uint8_t *key = k.base + (size_t)block * k.block_bytes + entry % k.per_block * k.key_bytes;
+    const uint32_t *words = (const uint32_t *)key + threadIdx.x % 4 * 4;
+    key_words w;
 
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            w.code[i] = ((const uint32_t *)key)[part * 4 + i];
-        w.scale = key[QUERY_DIM / 2 + part];
-    }
+    for (int i = 0; i < 4; i++)
+        w.code[i] = words[i];
+    w.scale = key[QUERY_DIM / 2 + threadIdx.x % 4];
     return w;
 }
 
-static __device__ __forceinline__ void put_key(bf16 *to, const key_words &w)
+/* Eight codes of a word to four registers: [2 * step + half] as query_place says. */
+static __device__ __forceinline__ void decode_key(uint32_t (&out)[4], uint32_t w, uint32_t s)
 {
-    uint32_t s = both((bf16)(f32_bits(ue8m0(w.scale)) >> 16)), v[4];
+    const uint32_t SIGN = 0x80008000u, REST = 0x01C001C0u; /* of bf16: 2^-126 times the value */
+    uint32_t v[4] = {(w << 12 & SIGN) | (w << 6 & REST), (w << 8 & SIGN) | (w << 2 & REST),
+                     (w << 4 & SIGN) | (w >> 2 & REST), (w & SIGN) | (w >> 6 & REST)};
 
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        decode8_e2m1(v, w.code[i], s);
-        *(uint4 *)(to + 8 * i) = make_uint4(v[0], v[1], v[2], v[3]);
-    }
+    for (int i = 0; i < 4; i++)
+        out[i] = mul_bf16x2(mul_bf16x2(v[i], both(BF16_2_POW(126))), s);
 }
 
-/* Fragments of a row's queries: [step of 16 dims][16 heads]. */
+/* The power of two in both halves. 2^-127, below all others, is subnormal in bf16. */
+static __device__ __forceinline__ uint32_t key_scale(const key_words &w)
+{
+    return both(w.scale ? (bf16)(w.scale << 7) : (bf16)0x40);
+}
+
+/* ---- a few rows: keys as columns, a warp 8 of them at a time ---- */
+
+#define SPAN 512
+
+/* Fragments of a row's queries: [step of 16 columns][16 heads]. */
 static __device__ __forceinline__ void load_query(uint32_t (&q)[8][2][4], float (&w)[4],
                                                   const query_scratch &s, int64_t row)
 {
@@ -207,19 +317,18 @@ static __device__ __forceinline__ void load_query(uint32_t (&q)[8][2][4], float 
         w[i] = s.w[row * QUERY_HEADS + g + 8 * i];
 }
 
-/* Scores of 8 keys of the tile for one row; valid in lanes 0..3, two each. */
+/* Scores of 8 keys; valid in lanes 0..3, two each. */
 static __device__ __forceinline__ float2 score8(const uint32_t (&q)[8][2][4], const float (&w)[4],
-                                                const bf16 *key)
+                                                const key_words &key)
 {
-    int lane = threadIdx.x % 32;
     float d[2][4] = {}, x, y;
+    uint32_t s = key_scale(key);
 
-    key += lane % 8 * KEY_STRIDE + lane / 8 * 8;
 #pragma unroll
     for (int k = 0; k < 8; k += 2) {
         uint32_t b[4];
 
-        load_matrices(b, key + k * 16);
+        decode_key(b, key.code[k / 2], s);
 #pragma unroll
         for (int m = 0; m < 2; m++) {
             mma(d[m], q[k][m], b[0], b[1]);
@@ -240,94 +349,289 @@ static __device__ __forceinline__ float2 score8(const uint32_t (&q)[8][2][4], co
     return make_float2(x, y);
 }
 
-/* Eligible entries of a row, 0 when it needs no scores. */
-static __device__ int64_t scored_entries(const index_scores_args &a, const step &s,
-                                         const kv_layout &l, const candidates &filter, int64_t row)
+/* Block (span of entries, row). Rows of larger groups are left to the other kernel. */
+static __global__ __launch_bounds__(THREADS,
+                                    2) void scores_few_kernel(index_scores_args a, step s,
+                                                              const __grid_constant__ kv_layout l,
+                                                              candidates filter,
+                                                              query_scratch scratch, int max_group)
 {
-    int64_t visible = (s.pos[row] + 1) / l.owner[a.owner].ratio;
-    int64_t eligible = eligible_of(filter, row, visible);
-    bool blocks = a.source_blocks > 0 && (visible + a.block - 1) / a.block > a.source_blocks;
+    int64_t row = a.row0 + blockIdx.y;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    uint32_t n = (uint32_t)scratch.n[blockIdx.y], e = blockIdx.x * SPAN, end;
+    key_table keys = keys_of(l, &s.view[s.seq[row]], a.owner);
+    float *score = a.scores + blockIdx.y * a.stride;
+    auto fetch = [&](uint32_t at) {
+        uint32_t entry = eligible_entry(filter, row, min(at, n - 1));
 
-    return eligible <= a.topk && !blocks ? 0 : eligible;
-}
-
-/* Rows first .. first + n - 1 of the call, which share their keys: a warp per row, or (n = 1) all
- * warps on one. */
-static __device__ void score_rows(const index_scores_args &a, const step &s, const kv_layout &l,
-                                  const candidates &filter, const query_scratch &scratch, int first,
-                                  int n, bf16 (*tile)[KEY_STRIDE])
-{
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    int mine = n == 1 ? 0 : warp < n ? warp : n - 1; /* a warp without a row repeats the last */
-    int64_t row = a.row0 + first, most = 0, own, e0 = (int64_t)blockIdx.x * SPAN, end;
-    const kv_view *v = &s.view[s.seq[row]];
-    float *score = a.scores + (first + mine) * a.stride;
+        return fetch_key(keys, entry, keys.table[entry / keys.per_block]);
+    };
     uint32_t q[8][2][4];
     float w[4];
     key_words next;
 
-    for (int i = 0; i < n; i++) {
-        int64_t entries = scored_entries(a, s, l, filter, row + i);
-
-        most = entries > most ? entries : most;
-    }
-    own = warp < n || n == 1 ? scored_entries(a, s, l, filter, row + mine) : 0;
-    end = most < e0 + SPAN ? most : e0 + SPAN;
-    if (e0 >= end)
+    if (e >= n || (max_group && group_of(a, s, blockIdx.y).n > max_group))
         return;
-    load_query(q, w, scratch, first + mine);
-    next = fetch_key(a, l, v, filter, row, e0 + threadIdx.x / 4, end);
-    for (; e0 < end; e0 += KEYS) {
-        __syncthreads();
-        put_key(&tile[threadIdx.x / 4][threadIdx.x % 4 * 32], next);
-        __syncthreads();
-        next = fetch_key(a, l, v, filter, row, e0 + KEYS + threadIdx.x / 4, end);
-        for (int i = n == 1 ? warp : 0; i < (n == 1 ? warp + 1 : KEYS / 8); i++) {
-            float2 x = score8(q, w, tile[8 * i]);
-            int64_t e = e0 + 8 * i + 2 * lane;
+    end = min(n, e + SPAN);
+    e += warp * 8;
+    next = fetch(e + lane / 4);
+    load_query(q, w, scratch, blockIdx.y);
+    for (; e < end; e += WARPS * 8) {
+        key_words key = next;
+        float2 x;
+        uint32_t at = e + 2 * lane;
 
-            if (lane < 4 && e < own)
-                score[e] = x.x;
-            if (lane < 4 && e + 1 < own)
-                score[e + 1] = x.y;
+        next = fetch(e + WARPS * 8 + lane / 4);
+        x = score8(q, w, key);
+        if (lane < 4 && at < end)
+            score[at] = x.x;
+        if (lane < 4 && at + 1 < end)
+            score[at + 1] = x.y;
+    }
+}
+
+/* ---- groups of rows: keys as rows of wgmma, the heads of 8 rows as its columns ---- */
+
+#define COLUMNS   (TOGETHER * QUERY_HEADS)
+#define HALF_SIZE (COLUMNS * 128) /* bytes of 64 columns of all queries */
+
+static __device__ __forceinline__ uint32_t shared_of(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* Rows of 128 bytes, 128-byte swizzle. A step of 16 columns adds 2. */
+static __device__ __forceinline__ uint64_t b_descriptor(const void *p)
+{
+    return (uint64_t)((shared_of(p) & 0x3FFFFu) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}
+
+/* Queries of a group into shared memory: [half of the columns][row][head]. */
+static __device__ void place_queries(uint8_t *to, float (*w)[4][8], const query_scratch &s,
+                                     const row_group &g)
+{
+    const uint4 *from = (const uint4 *)(s.q + (int64_t)g.first * QUERY_HEADS * QUERY_DIM);
+
+    for (int i = threadIdx.x; i < COLUMNS * 16; i += THREADS) {
+        int row = i / 16, part = i % 16;
+        uint4 v = row < g.n * QUERY_HEADS ? from[i] : make_uint4(0, 0, 0, 0);
+
+        *(uint4 *)(to + part / 8 * HALF_SIZE + row * 128 + ((part % 8 ^ row % 8) << 4)) = v;
+    }
+    for (int i = threadIdx.x; i < COLUMNS; i += THREADS) {
+        int row = i / QUERY_HEADS, h = i % QUERY_HEADS;
+
+        w[row][h % 8 / 2][h / 8 * 2 + h % 2] =
+            row < g.n ? s.w[(g.first + row) * QUERY_HEADS + h] : 0;
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* Weighted sums over the heads of two keys (lane / 4 and 8 behind) and all rows of the group: out
+ * [2 * key + i] for row 4 * (lane & 1) + (lane & 2) + i. */
+static __device__ __forceinline__ void add_heads(float (&out)[4], const float (&d)[COLUMNS / 2],
+                                                 const float (*w)[4][8])
+{
+    int t = threadIdx.x % 4;
+    float sum[TOGETHER][2];
+
+#pragma unroll
+    for (int r = 0; r < TOGETHER; r++) {
+        float4 w0 = *(const float4 *)&w[r][t][0], w1 = *(const float4 *)&w[r][t][4];
+        float wt[8] = {w0.x, w0.y, w0.z, w0.w, w1.x, w1.y, w1.z, w1.w};
+
+#pragma unroll
+        for (int key = 0; key < 2; key++) {
+            float x[2];
+
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const float *v = &d[r * 16 + 2 * key + e];
+
+                x[e] = fmaxf(v[0], 0.0f) * wt[e];
+#pragma unroll
+                for (int j = 1; j < 4; j++)
+                    x[e] = fmaf(fmaxf(v[4 * j], 0.0f), wt[2 * j + e], x[e]);
+            }
+            sum[r][key] = x[0] + x[1];
         }
     }
+#pragma unroll
+    for (int r = 0; r < 4; r++)
+#pragma unroll
+        for (int key = 0; key < 2; key++) {
+            float keep = t & 1 ? sum[r + 4][key] : sum[r][key];
+            float give = t & 1 ? sum[r][key] : sum[r + 4][key];
+
+            sum[r][key] = keep + __shfl_xor_sync(ALL, give, 1);
+        }
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int key = 0; key < 2; key++) {
+            float keep = t & 2 ? sum[r + 2][key] : sum[r][key];
+            float give = t & 2 ? sum[r][key] : sum[r + 2][key];
+
+            out[2 * key + r] = keep + __shfl_xor_sync(ALL, give, 2);
+        }
 }
 
-/* Block (span of entries, `together` rows). */
-static __global__ __launch_bounds__(THREADS) void scores_mma_kernel(
-    index_scores_args a, step s, const __grid_constant__ kv_layout l, candidates filter,
-    query_scratch scratch, int together)
+static __device__ __forceinline__ void turn_wait(int wg)
 {
-    __shared__ __align__(16) bf16 tile[KEYS][KEY_STRIDE];
-    int first = (int)blockIdx.y * together, last = min(first + together, a.n);
+    asm volatile("bar.sync %0, 256;" ::"r"(1 + wg) : "memory");
+}
 
-    while (first < last) {
-        int n = 1;
+static __device__ __forceinline__ void turn_pass(int wg)
+{
+    asm volatile("bar.arrive %0, 256;" ::"r"(2 - wg) : "memory");
+}
 
-        while (filter.block == 0 && first + n < last &&
-               s.seq[a.row0 + first + n] == s.seq[a.row0 + first])
-            n++;
-        score_rows(a, s, l, filter, scratch, first, n, tile);
-        first += n;
+/* Tiles [from, to) of a group by two warpgroups, which take turns at the matrix units: one adds
+ * heads and decodes while the other multiplies. `last`: no more tiles follow. */
+static __device__ __forceinline__ void score_tiles(const index_scores_args &a, const step &s,
+                                                   const kv_layout &l, const row_group &g,
+                                                   uint32_t from, uint32_t to, bool last,
+                                                   const query_scratch &scratch,
+                                                   const uint8_t *queries, const float (*w)[4][8])
+{
+    int wg = threadIdx.x / 128, lane = threadIdx.x % 32, t = lane % 4;
+    int r = 4 * (t & 1) + (t & 2);
+    key_table keys = keys_of(l, &s.view[s.seq[a.row0 + g.first]], a.owner);
+    uint32_t most = 0, own[2], e = from * PAIR + threadIdx.x / 32 * 16 + lane / 4;
+    float *score = a.scores + (g.first + r) * a.stride;
+    int32_t block[2];
+    key_words next[2];
+    int32_t entries[TOGETHER];
+
+#pragma unroll
+    for (int i = 0; i < TOGETHER; i++) {
+        entries[i] = i < g.n ? scratch.n[g.first + i] : 0;
+        most = max(most, (uint32_t)entries[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        own[i] = t == 0   ? entries[i]
+                 : t == 1 ? entries[4 + i]
+                 : t == 2 ? entries[2 + i]
+                          : entries[6 + i];
+    most--; /* entries behind are not fetched */
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        uint32_t at = min(e + 8 * i, most);
+
+        next[i] = fetch_key(keys, at, keys.table[at / keys.per_block]);
+        block[i] = keys.table[min(e + PAIR + 8 * i, most) / keys.per_block];
+    }
+    for (uint32_t tile = from; tile < to; tile++, e += PAIR) {
+        float d[COLUMNS / 2], x[4];
+        uint32_t k[8][4], scale[2] = {key_scale(next[0]), key_scale(next[1])};
+
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t v[2][4];
+
+            decode_key(v[0], next[0].code[i], scale[0]);
+            decode_key(v[1], next[1].code[i], scale[1]);
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                k[2 * i + h][0] = v[0][2 * h];
+                k[2 * i + h][1] = v[1][2 * h];
+                k[2 * i + h][2] = v[0][2 * h + 1];
+                k[2 * i + h][3] = v[1][2 * h + 1];
+            }
+        }
+        turn_wait(wg);
+        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            wgmma<COLUMNS>::bf16_rs(d, k[i], b_descriptor(queries + i / 4 * HALF_SIZE) + i % 4 * 2,
+                                    i > 0);
+        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        if (!(last && wg == 1 && tile == to - 1))
+            turn_pass(wg);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            next[i] = fetch_key(keys, min(e + PAIR + 8 * i, most), block[i]);
+            block[i] = keys.table[min(e + 2 * PAIR + 8 * i, most) / keys.per_block];
+        }
+        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+        add_heads(x, d, w);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (e + i / 2 * 8 < own[i % 2])
+                score[i % 2 * a.stride + e + i / 2 * 8] = x[i];
     }
 }
+
+/* As many blocks as processors, which share out the tiles of all groups evenly. */
+static __global__ __launch_bounds__(THREADS,
+                                    1) void scores_group_kernel(index_scores_args a, step s,
+                                                                const __grid_constant__ kv_layout l,
+                                                                query_scratch scratch)
+{
+    extern __shared__ __align__(1024) uint8_t queries[];
+    __shared__ __align__(16) float w[TOGETHER][4][8];
+    int64_t n_tiles = scratch.group[0].before;
+    int from = (int)(n_tiles * blockIdx.x / gridDim.x), group = 1;
+    int to = (int)(n_tiles * (blockIdx.x + 1) / gridDim.x), behind = scratch.group[0].n + 1;
+
+    if (from >= to)
+        return;
+    while (behind - group > 1) { /* the group of the first tile */
+        int mid = (group + behind) / 2;
+
+        if (scratch.group[mid].before <= from)
+            group = mid;
+        else
+            behind = mid;
+    }
+    if (threadIdx.x >= 128)
+        turn_pass(1); /* the first warpgroup begins */
+    while (from < to) {
+        row_group g = scratch.group[group++];
+        int end = min(to, g.before + g.tiles);
+
+        __syncthreads();
+        place_queries(queries, w, scratch, g);
+        __syncthreads();
+        score_tiles(a, s, l, g, (uint32_t)(from - g.before), (uint32_t)(end - g.before), end == to,
+                    scratch, queries, w);
+        from = end;
+    }
+}
+
+/* Groups of fewer rows than this go to the kernel for few, when there are others. */
+#define MIN_GROUP 3
 
 static bool scores_mma(cuda_impl *c, const index_scores_args *a)
 {
     const step *s = a->s;
-    int together = !a->filter && s->n_rows >= 2 * s->n_seqs ? 8 : 1;
-    query_scratch scratch = {c->s.query, c->s.query_w};
-    dim3 grid((unsigned)((a->stride + SPAN - 1) / SPAN),
-              (unsigned)((a->n + together - 1) / together));
+    const int bytes = 2 * HALF_SIZE;
+    bool groups = !a->filter && s->n_rows > s->n_seqs;
+    int min_group = s->n_seqs == 1 ? 1 : MIN_GROUP;
+    query_scratch scratch = {c->s.query, c->s.query_w, c->s.query_n, (row_group *)c->s.group};
+    dim3 grid((unsigned)((a->stride + SPAN - 1) / SPAN), (unsigned)a->n);
 
     if (a->layout->index_dim != QUERY_DIM || a->heads > QUERY_HEADS || a->layout->key_bytes % 4)
         return false;
-    queries_kernel<<<a->n, THREADS, 0, c->stream>>>(*a, scratch);
+    queries_kernel<<<dim3((unsigned)(a->n + groups), QUERY_PARTS), THREADS, 0, c->stream>>>(
+        *a, *s, *a->layout, by_value(a->filter), min_group,
+        (float)(1.0 / sqrt((double)QUERY_DIM) / sqrt((double)a->heads)), scratch);
     cuda_launched(c, "index_scores");
-    scores_mma_kernel<<<grid, THREADS, 0, c->stream>>>(*a, *s, *a->layout, by_value(a->filter),
-                                                       scratch, together);
-    cuda_launched(c, "index_scores");
+    if (groups) {
+        cuda_note(c,
+                  cudaFuncSetAttribute((const void *)scores_group_kernel,
+                                       cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+                  "index_scores");
+        scores_group_kernel<<<c->n_processors, THREADS, bytes, c->stream>>>(*a, *s, *a->layout,
+                                                                            scratch);
+        cuda_launched(c, "index_scores");
+    }
+    if (!groups || min_group > 1) {
+        scores_few_kernel<<<grid, THREADS, 0, c->stream>>>(*a, *s, *a->layout, by_value(a->filter),
+                                                           scratch, groups ? min_group - 1 : 0);
+        cuda_launched(c, "index_scores");
+    }
     return true;
 }
 
@@ -345,230 +649,4 @@ void cuda_index_scores(cuda_impl *c, const index_scores_args *a)
               "index_scores");
     scores_kernel<<<grid, THREADS, smem, c->stream>>>(*a, *a->s, *a->layout, by_value(a->filter));
     cuda_launched(c, "index_scores");
-}
-
-/* ---- selection ---- */
-
-#define BINS     2048 /* of 11 bits of a key */
-#define LIST_CAP 2048
-#define SORT_CAP 512
-
-typedef struct select_smem {
-    int count[BINS];
-    uint32_t key[LIST_CAP];
-    int32_t id[LIST_CAP];
-    int32_t chosen[SORT_CAP];
-    int n, n_chosen, bin, before;
-} select_smem;
-
-static __device__ void clear_bins(select_smem *m)
-{
-    for (int i = threadIdx.x; i < BINS; i += THREADS)
-        m->count[i] = 0;
-    __syncthreads();
-}
-
-/* The bin of the k-th largest, and how many lie in higher ones. */
-static __device__ int find_bin(select_smem *m, int k, int *above)
-{
-    int lane = threadIdx.x % 32, seen = 0;
-
-    for (int b = BINS - 32; threadIdx.x < 32 && b >= 0; b -= 32) {
-        int c = m->count[b + 31 - lane], sum = c; /* lane 0 has the highest */
-        uint32_t reached;
-
-        for (int d = 1; d < 32; d *= 2) {
-            int other = __shfl_up_sync(ALL, sum, d);
-
-            sum += lane >= d ? other : 0;
-        }
-        reached = __ballot_sync(ALL, seen + sum >= k);
-        if (reached) {
-            if (lane == __ffs(reached) - 1) {
-                m->bin = b + 31 - lane;
-                m->before = seen + sum - c;
-            }
-            break;
-        }
-        seen += __shfl_sync(ALL, sum, 31);
-    }
-    __syncthreads();
-    *above = m->before;
-    return m->bin;
-}
-
-/* Ascending order of the first k ids of m->chosen. */
-static __device__ void sort_chosen(select_smem *m, int k)
-{
-    int size = 1;
-
-    while (size < k)
-        size *= 2;
-    for (int i = threadIdx.x; i < size; i += THREADS)
-        if (i >= k)
-            m->chosen[i] = INT32_MAX;
-    for (int span = 2; span <= size; span *= 2)
-        for (int d = span / 2; d > 0; d /= 2) {
-            __syncthreads();
-            for (int i = threadIdx.x; i < size / 2; i += THREADS) {
-                int lo = i / d * 2 * d + i % d, hi = lo + d;
-                int32_t x = m->chosen[lo], y = m->chosen[hi];
-
-                if ((x > y) == ((lo & span) == 0)) {
-                    m->chosen[lo] = y;
-                    m->chosen[hi] = x;
-                }
-            }
-        }
-    __syncthreads();
-}
-
-/* Narrow the k-th largest of the listed keys that share the bits above `shift + bits` with
- * `prefix`: its next bits; *k becomes its rank among those that share these too. */
-static __device__ uint32_t next_bits(select_smem *m, uint32_t prefix, int shift, int bits, int *k)
-{
-    int above, bin;
-
-    clear_bins(m);
-    for (int i = threadIdx.x; i < m->n; i += THREADS)
-        if (m->key[i] >> (shift + bits) == prefix >> (shift + bits))
-            atomicAdd(&m->count[m->key[i] >> shift & ((1u << bits) - 1u)], 1);
-    __syncthreads();
-    bin = find_bin(m, *k, &above);
-    *k -= above;
-    return prefix | (uint32_t)bin << shift;
-}
-
-/* The k best of n values, n > k, when few enough lie in the upper bits' bin of the k-th: false
- * otherwise. Two passes over the values; everything else is in shared memory. */
-template <typename F, typename G>
-static __device__ bool best_of_list(select_smem *m, F value, int64_t n, int64_t k, G put)
-{
-    int above, left = (int)k, bin;
-    uint32_t cut;
-
-    if (k > SORT_CAP)
-        return false;
-    clear_bins(m);
-#pragma unroll 8
-    for (int64_t i = threadIdx.x; i < n; i += THREADS)
-        atomicAdd(&m->count[order_key(value(i)) >> 21], 1);
-    if (threadIdx.x == 0)
-        m->n = m->n_chosen = 0;
-    __syncthreads();
-    bin = find_bin(m, left, &above);
-    if (above + m->count[bin] > LIST_CAP)
-        return false;
-#pragma unroll 8
-    for (int64_t i = threadIdx.x; i < n; i += THREADS) {
-        uint32_t key = order_key(value(i));
-
-        if ((int)(key >> 21) >= bin) {
-            int at = atomicAdd(&m->n, 1); /* any order: sorted in the end */
-
-            m->key[at] = key;
-            m->id[at] = (int32_t)i;
-        }
-    }
-    __syncthreads();
-    left -= above;
-    cut = next_bits(m, (uint32_t)bin << 21, 10, 11, &left);
-    cut =
-        next_bits(m, cut, 0, 10, &left); /* the k-th key; `left` of those equal to it are chosen */
-    for (int i = threadIdx.x; i < m->n; i += THREADS) {
-        int before = 0;
-
-        if (m->key[i] < cut)
-            continue;
-        for (int j = 0; m->key[i] == cut && j < m->n; j++)
-            before += m->key[j] == cut && m->id[j] < m->id[i];
-        if (before < left || m->key[i] > cut)
-            m->chosen[atomicAdd(&m->n_chosen, 1)] = m->id[i];
-    }
-    __syncthreads();
-    sort_chosen(m, (int)k);
-    for (int i = threadIdx.x; i < k; i += THREADS)
-        put(i, m->chosen[i]);
-    __syncthreads();
-    return true;
-}
-
-/* Indices of the k best of n values, ascending; of equals the lower ones. Returns how many. */
-template <typename F, typename G>
-static __device__ int32_t best(select_smem *m, F value, int64_t n, int64_t k, G put)
-{
-    int64_t above = 0, ties = n, taken = 0, equal = 0;
-    uint32_t cut = 0;
-
-    if (n <= k) {
-        for (int64_t i = threadIdx.x; i < n; i += THREADS)
-            put(i, i);
-        return (int32_t)n;
-    }
-    if (best_of_list(m, value, n, k, put))
-        return (int32_t)k;
-    cut = kth_largest(value, n, k, &above);
-    ties = k - above;
-    for (int64_t i0 = 0; i0 < n; i0 += THREADS) {
-        int64_t i = i0 + threadIdx.x, nth;
-        uint32_t key = i < n ? order_key(value(i)) : 0;
-        bool tie = i < n && key == cut, take;
-
-        nth = place(tie, &equal);
-        take = i < n && (key > cut || (tie && nth < ties));
-        nth = place(take, &taken);
-        if (take)
-            put(nth, i);
-    }
-    return (int32_t)taken;
-}
-
-/* One block per row. The scores of a row whose entries all fit may be missing: they are not read.
- */
-static __global__ void select_kernel(select_args a, step s, const __grid_constant__ kv_layout l,
-                                     candidates filter, candidates out)
-{
-    int64_t row = a.row0 + blockIdx.x, visible = (s.pos[row] + 1) / l.owner[a.owner].ratio;
-    int64_t eligible = eligible_of(filter, row, visible);
-    const float *score = a.scores + blockIdx.x * a.stride;
-    int32_t *sel = a.sel + row * a.topk, n;
-    __shared__ select_smem m;
-
-    if (out.block > 0) {
-        int64_t blocks = (visible + out.block - 1) / out.block;
-
-        n = -1;
-        if (blocks > out.max_blocks) {
-            int32_t *ids = out.ids + row * out.max_blocks;
-
-            n = best(
-                &m,
-                [&](int64_t b) {
-                    float top = -INFINITY;
-                    int64_t end = (b + 1) * out.block;
-
-                    if (b == blocks - 1)
-                        return INFINITY; /* the newest entry's */
-                    for (int64_t e = b * out.block; e < end; e++)
-                        top = fmaxf(top, score[e]);
-                    return top;
-                },
-                blocks, out.max_blocks, [&](int64_t at, int64_t b) { ids[at] = (int32_t)b; });
-        }
-        if (threadIdx.x == 0)
-            out.count[row] = n;
-        __syncthreads();
-    }
-    n = best(
-        &m, [&](int64_t e) { return score[e]; }, eligible, a.topk,
-        [&](int64_t at, int64_t e) { sel[at] = (int32_t)eligible_entry(filter, row, e); });
-    if (threadIdx.x == 0)
-        a.n_sel[row] = n;
-}
-
-void cuda_select(cuda_impl *c, const select_args *a)
-{
-    select_kernel<<<a->n, THREADS, 0, c->stream>>>(*a, *a->s, *a->layout, by_value(a->filter),
-                                                   by_value(a->out));
-    cuda_launched(c, "select");
 }

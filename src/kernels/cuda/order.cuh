@@ -28,11 +28,11 @@ static __device__ uint32_t kth_largest(F value, int64_t n, int64_t k, int64_t *a
     for (int shift = 24; shift >= 0; shift -= 8) {
         uint32_t mask = shift == 24 ? 0 : 0xFFFFFFFFu << (shift + 8), before;
 
-        for (int i = threadIdx.x; i < 256; i += THREADS)
+        for (int i = threadIdx.x; i < 256; i += blockDim.x)
             count[i] = 0;
         __syncthreads();
         before = prefix;
-        for (int64_t i = threadIdx.x; i < n; i += THREADS) {
+        for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
             uint32_t key = order_key(value(i));
 
             if ((key & mask) == before)
@@ -55,7 +55,7 @@ static __device__ uint32_t kth_largest(F value, int64_t n, int64_t k, int64_t *a
 /* Number of threads before this one whose `take` is set, plus those of earlier calls in *total. */
 static __device__ int64_t place(bool take, int64_t *total)
 {
-    __shared__ int warp_count[WARPS];
+    __shared__ int warp_count[32];
     uint32_t ballot = __ballot_sync(ALL, take);
     int warp = threadIdx.x / 32;
     int64_t at = *total;
@@ -64,7 +64,7 @@ static __device__ int64_t place(bool take, int64_t *total)
     if (threadIdx.x % 32 == 0)
         warp_count[warp] = __popc(ballot);
     __syncthreads();
-    for (int i = 0; i < WARPS; i++) {
+    for (int i = 0; i < (int)blockDim.x / 32; i++) {
         at += i < warp ? warp_count[i] : 0;
         *total += warp_count[i];
     }

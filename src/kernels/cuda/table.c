@@ -100,7 +100,7 @@ done:
 /* ---- scratch ---- */
 
 typedef struct scratch_sizes {
-    size_t tile, slot, query, query_w, hc_part, hc_row, pos, part, first, h, ye, z, stage;
+    size_t tile, slot, query, query_w, query_n, group, tops, pos, part, first, h, ye, z, stage;
 } scratch_sizes;
 
 /* What sample() points at: room for the worst row, and for plain rows with a mask each. */
@@ -115,6 +115,7 @@ static size_t stage_needed(const kernel_limits *l)
 static scratch_sizes sizes_of(const kernel_limits *l)
 {
     size_t rows = (size_t)l->n_rows, slots = rows * (size_t)(l->n_active + 1);
+    size_t one_row = (size_t)l->context / 8 + 1024, many = (size_t)2 << 20; /* tops of scores */
 
     return (scratch_sizes){
         .tile = cuda_aligned((slots / 8 + (size_t)l->n_experts + 2) * 8),
@@ -122,8 +123,9 @@ static scratch_sizes sizes_of(const kernel_limits *l)
         .pos = cuda_aligned(slots * sizeof(int32_t)),
         .query = cuda_aligned(rows * 32 * 128 * sizeof(uint16_t)),
         .query_w = cuda_aligned(rows * 32 * sizeof(float)),
-        .hc_part = cuda_aligned(rows * ((size_t)l->hidden / 256 + 1) * 26 * sizeof(float)),
-        .hc_row = cuda_aligned(rows * (size_t)l->hidden * sizeof(uint16_t)),
+        .query_n = cuda_aligned(rows * sizeof(int32_t)),
+        .group = cuda_aligned((rows + 1) * 4 * sizeof(int32_t)),
+        .tops = cuda_aligned((one_row > many ? one_row : many) * sizeof(float)),
         .part = cuda_part_bytes(n_processors()),
         .first = cuda_aligned(((size_t)l->n_experts + 1) * sizeof(int32_t)),
         .h = cuda_aligned(slots * (size_t)l->moe_inter * sizeof(uint16_t)),
@@ -134,8 +136,8 @@ static scratch_sizes sizes_of(const kernel_limits *l)
 
 static size_t total(const scratch_sizes *z)
 {
-    return z->tile + z->slot + z->query + z->query_w + z->hc_part + z->hc_row + z->pos + z->part +
-           z->first + z->h + z->ye + z->z + z->stage;
+    return z->tile + z->slot + z->query + z->query_w + z->query_n + z->group + z->tops + z->pos +
+           z->part + z->first + z->h + z->ye + z->z + z->stage;
 }
 
 static size_t op_scratch_bytes(const kernels *k, const kernel_limits *l)
@@ -177,8 +179,10 @@ static di_code op_reserve(kernels *k, const kernel_limits *l, di_status *st)
     c->s.slot = carve(&at, z.slot);
     c->s.query = carve(&at, z.query);
     c->s.query_w = carve(&at, z.query_w);
-    c->s.hc_part = carve(&at, z.hc_part);
-    c->s.hc_row = carve(&at, z.hc_row);
+    c->s.query_n = carve(&at, z.query_n);
+    c->s.group = carve(&at, z.group);
+    c->s.tops = carve(&at, z.tops);
+    c->s.n_tops = z.tops / sizeof(float);
     c->s.pos = carve(&at, z.pos);
     c->s.part = carve(&at, z.part);
     c->s.first = carve(&at, z.first);
