@@ -360,6 +360,22 @@ static void *state_of(const kv_layout *l, int64_t n_blocks)
     return dev;
 }
 
+/* Index keys of any codes, with scales of 1/16 .. 1/2, into the blocks of the one owner of `l`. */
+static void *with_keys(const kv_layout *l, void *blocks, int64_t n_blocks)
+{
+    size_t row = l->key_bytes, bytes = (size_t)n_blocks * KV_BLOCK_TOKENS * row;
+    uint8_t *p = host_bytes(bytes, 22);
+
+    for (size_t i = 0; i < bytes; i++)
+        if (i % row >= row - 4)
+            p[i] = (uint8_t)(123 + p[i] % 4);
+    for (int64_t b = 0; b < n_blocks; b++)
+        k->ops->put(k, (uint8_t *)blocks + (size_t)b * l->block_bytes + l->owner[0].key_off,
+                    p + (size_t)b * KV_BLOCK_TOKENS * row, KV_BLOCK_TOKENS * row);
+    mem_free(p);
+    return blocks;
+}
+
 /* The last KV_ROWS tokens of a sequence of `len`, each with TOPK of its entries. */
 static seq_case *sequence(int64_t len)
 {
@@ -388,7 +404,7 @@ static seq_case *sequence(int64_t len)
             sel[r * TOPK + i] = (int32_t)((len - KV_ROWS) / TOPK * i + (r * 31 + i * 7) % 5);
     }
     v.fixed = state_of(&c.l, (int64_t)(c.l.fixed_bytes / c.l.block_bytes) + 1);
-    v.blocks = state_of(&c.l, n_blocks);
+    v.blocks = with_keys(&c.l, state_of(&c.l, n_blocks), n_blocks);
     v.table = put_new(table, (size_t)n_blocks * sizeof *table);
     c.s = (step){.n_seqs = 1,
                  .row0 = put_new(row0, sizeof row0),

@@ -56,8 +56,8 @@ def index(s, c, layer):
         entries = min(entries, c["candidate_topk_blocks"] * c["candidate_block_size"])
     linear(s, "index projections", h * d, c["q_lora_rank"])
     linear(s, "index projections", h, c["hidden_size"], 2)
-    s.add("index scores", 2.0 * n * h * d * entries, s.seqs * entries * KEY + 4 * n * entries, 1)
-    s.add("index select", 0, 4 * n * entries + 4 * n * c["index_topk"], 1)
+    s.add("index scores", 2.0 * n * h * d * entries, s.seqs * entries * KEY + 4 * n * entries, 2)
+    s.add("index select", 0, 4 * n * entries + 4 * n * c["index_topk"], 2)
 
 
 def layer_ops(s, c, layer, last):
@@ -65,7 +65,7 @@ def layer_ops(s, c, layer, last):
     hd, h, rank = c["head_dim"], c["num_attention_heads"], c["q_lora_rank"]
     hc = c["hc_mult"]
     stream = n * dim * 2 * (2 * hc + 3)
-    s.add("hyper-connections", 2.0 * n * 24 * hc * dim * 3, stream + 24 * hc * dim * 6, 2)
+    s.add("hyper-connections", 2.0 * n * 24 * hc * dim * 3, stream + 24 * hc * dim * 6, 1)
     linear(s, "wq_a, wkv", rank + hd, dim)
     s.add("norms, ring rows", 0, n * (rank + hd) * 4, 1)
     ratio = c["compress_ratios"][layer]
@@ -82,7 +82,7 @@ def layer_ops(s, c, layer, last):
     linear(s, "wo_a", c["o_groups"] * c["o_lora_rank"], h * hd // c["o_groups"])
     s.add("wo_a", 0, 2 * n * (h * hd - h * hd // c["o_groups"]), 1)
     linear(s, "wo_b", dim, c["o_groups"] * c["o_lora_rank"])
-    s.add("hyper-connections", 2.0 * n * 24 * hc * dim * 3, stream + 24 * hc * dim * 6, 2)
+    s.add("hyper-connections", 2.0 * n * 24 * hc * dim * 3, stream + 24 * hc * dim * 6, 1)
     experts(s, c)
 
 

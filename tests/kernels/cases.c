@@ -74,6 +74,7 @@ const op_case op_cases[] = {
 
     HC("all", 4, 5120, HC_ALL, .items = 9),
     HC("all, small", 4, 96, HC_ALL, .items = 300),
+    HC("many rows", 4, 640, HC_ALL, .items = 100),
     HC("extremes", 4, 256, HC_ALL | OP_EXTREMES, .items = 33),
     HC("collapse of chosen rows", 4, 256, OP_HC_COLLAPSE | OP_HC_ROWS, .items = 17),
     HC("expand", 4, 160, OP_HC_EXPAND, .items = 5),
@@ -175,6 +176,8 @@ const op_case op_cases[] = {
     SEQ(OP_INDEX_SCORES, "filtered", .items = 5, .heads = 32, INDEX, .ratio = 1, .len = 300,
         .k = 33, .chunk = 7, .blocks = 12, .block = 8, .flags = OP_FILTER, F32_TOL),
 
+    SEQ(OP_INDEX_SCORES, "groups of rows", .items = 6, .heads = 32, INDEX, .ratio = 1, .len = 200,
+        .k = 64, .chunk = 21, F32_TOL),
     SEQ(OP_INDEX_SCORES, "scales far apart", .items = 5, .heads = 32, INDEX, .ratio = 1, .len = 300,
         .k = 33, .chunk = 7, .flags = OP_SPREAD, F32_TOL),
     SEQ(OP_INDEX_SCORES, "scales far apart, odd heads", .items = 9, .heads = 12, INDEX, .ratio = 2,
@@ -187,6 +190,12 @@ const op_case op_cases[] = {
         .blocks = 12, .block = 8, .flags = OP_SOURCE, EXACT),
     SEQ(OP_SELECT, "filtered", .items = 9, INDEX, .ratio = 1, .len = 100, .k = 33, .chunk = 5,
         .blocks = 12, .block = 8, .flags = OP_FILTER, EXACT),
+    SEQ(OP_SELECT, "more than a block holds", .items = 4, INDEX, .ratio = 1, .len = 33001, .k = 512,
+        .chunk = 2, EXACT),
+    SEQ(OP_SELECT, "blocks of a long source", .items = 3, INDEX, .ratio = 1, .len = 20000, .k = 512,
+        .chunk = 2, .blocks = 2048, .block = 8, .flags = OP_SOURCE, EXACT),
+    SEQ(OP_SELECT, "many candidates", .items = 3, INDEX, .ratio = 1, .len = 20000, .k = 512,
+        .chunk = 2, .blocks = 2048, .block = 8, .flags = OP_FILTER, EXACT),
     SEQ(OP_SELECT, "nothing visible", .items = 3, INDEX, .ratio = 4, .len = 0, .k = 8, EXACT),
 
     SEQ(OP_ATTENTION, "real", .items = 3, .heads = 64, .dim = 512, .cols = 128, .rope = 64,
