@@ -69,7 +69,8 @@ typedef struct bench {
     uint64_t deadline_ns;
     progress bar;
     bench_point point[BENCH_MAX_POINTS];
-    int n_points, n_skipped;
+    bench_point left_out[BENCH_MAX_POINTS]; /* prompt and concurrency only */
+    int n_points, n_left_out;
 } bench;
 
 /* bench_prompts.c: ids of the built-in text, of --text, or random ones for generated weights.

@@ -123,6 +123,21 @@ static di_code write_csv(const bench *b, di_status *st)
     return DI_OK;
 }
 
+/* Which points there was no time for, by prompt length. */
+static void tell_left_out(const bench *b)
+{
+    printf("%d points were left out: no time for them (--max-minutes):", b->n_left_out);
+    for (int i = 0; i < b->n_left_out; i++) {
+        const bench_point *p = &b->left_out[i];
+
+        if (i > 0 && p->prompt == p[-1].prompt)
+            printf(", %d", p->concurrency);
+        else
+            printf("%s %lld tokens x %d", i ? ";" : "", (long long)p->prompt, p->concurrency);
+    }
+    puts("");
+}
+
 static void print_table(const bench *b)
 {
     char subject[256];
@@ -144,8 +159,8 @@ static void print_table(const bench *b)
                100 * p->decode.roofline, 100 * p->decode.idle);
     }
     puts("* on the Pareto front; roof: share of the step's roofline");
-    if (b->n_skipped)
-        printf("%d points were left out: no time for them (--max-minutes)\n", b->n_skipped);
+    if (b->n_left_out)
+        tell_left_out(b);
 }
 
 /* ---- charts ---- */

@@ -234,7 +234,7 @@ di_code bench_sweep(bench *b, di_status *st)
             if (p.prefill.measured)
                 b->point[b->n_points++] = p;
             else
-                b->n_skipped++;
+                b->left_out[b->n_left_out++] = p;
         }
 done:
     progress_end(&b->bar);

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/bench_pin.h"
+
 #define DEPTH 5
 
 static reply want, got, more[64];
@@ -305,6 +307,86 @@ static void test_forced_tokens_stand_whatever_is_drafted(void **state)
     }
 }
 
+/* ---- pinned acceptance ---- */
+
+#define N_PINNED 600
+
+/* `n` times the same forced answer with acceptance p, by the model's stages or without them; the
+ * statistics of the run. */
+static di_stats pinned(const int32_t *forced, double p, int n, bool stages)
+{
+    di_engine *e = rig_start(
+        MINI_F, (di_engine_options){.draft_tokens = 3, .draft_fixed = true, .kv_tokens = 16384});
+    di_request_params q = rig_params(ids, 30, N_PINNED);
+    di_stats s;
+
+    q.forced = forced;
+    q.n_forced = N_PINNED;
+    q.seed = 9;
+    if (!stages)
+        e->x.draft_block = 0;
+    engine_pin_acceptance(e, p);
+    for (int i = 0; i < n; i++)
+        rig_submit(e, q, &more[i]);
+    rig_wait(e);
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(more[i].n, N_PINNED);
+        assert_memory_equal(more[i].token, forced, N_PINNED * sizeof *forced);
+    }
+    s = di_engine_stats(e);
+    rig_close(e);
+    return s;
+}
+
+/* Each draft stands with the pinned probability, whatever stands before it; which ones is a matter
+ * of the place in the sequence, so company changes nothing. */
+static void test_pinned_drafts_stand_as_often_as_told(void **state)
+{
+    static int32_t forced[N_PINNED];
+    static const double chance[] = {0, 0.5, 0.8, 1};
+
+    (void)state;
+    rig_seed(10);
+    rig_ids(ids, 30);
+    rig_ids(forced, N_PINNED);
+    for (int stages = 0; stages < 2; stages++)
+        for (int i = 0; i < 4; i++) {
+            di_stats a = pinned(forced, chance[i], 1, stages);
+
+            assert_true(a.verified >= 3 * (N_PINNED - 4) / 4);
+            for (int k = 0; k < 3 && a.verified_at[k] >= 100; k++) {
+                double share = (double)a.accepted_at[k] / (double)a.verified_at[k];
+
+                assert_true(share > chance[i] - 0.12 && share < chance[i] + 0.12);
+                assert_true((chance[i] > 0 && chance[i] < 1) || share == chance[i]);
+            }
+            if (i == 1 && !RIG_SLOW) {
+                di_stats two = pinned(forced, chance[i], 2, stages);
+
+                assert_int_equal(two.verified, 2 * a.verified);
+                assert_int_equal(two.accepted, 2 * a.accepted);
+            }
+        }
+}
+
+/* Where nothing is forced the drafts are the model's, and the answer is what it always is. */
+static void test_pinned_acceptance_leaves_free_tokens_alone(void **state)
+{
+    di_engine *e = rig_start(MINI_F, (di_engine_options){.draft_tokens = 3, .draft_fixed = true});
+    di_request_params p = rig_params(ids, 30, 40);
+
+    (void)state;
+    rig_seed(11);
+    rig_ids(ids, 30);
+    p.temperature = 1;
+    rig_plain(MINI_F, p, &want);
+    engine_pin_acceptance(e, 1);
+    rig_ask(e, p, &got);
+    rig_same(&want, &got);
+    assert_true(got.usage.drafted > 0 && got.usage.accepted < got.usage.drafted);
+    rig_close(e);
+}
+
 /* ---- steps ---- */
 
 /* The step that ends the prompt proposes already: right drafts of depth 5 give 1, then 6 tokens. */
@@ -429,6 +511,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_banned_ids_never_come),
         cmocka_unit_test(test_a_constraint_may_begin_inside_a_run_of_drafts),
         cmocka_unit_test(test_forced_tokens_stand_whatever_is_drafted),
+        cmocka_unit_test(test_pinned_drafts_stand_as_often_as_told),
+        cmocka_unit_test(test_pinned_acceptance_leaves_free_tokens_alone),
         cmocka_unit_test(test_drafts_come_out_of_the_prompt),
         cmocka_unit_test(test_cancelled_requests_stop_within_two_steps),
         cmocka_unit_test(test_two_engines_of_a_process_do_not_meet),
