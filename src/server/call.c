@@ -124,6 +124,19 @@ static void observe_tokens(call *k, const di_event *ev)
     k->last_ns = now;
 }
 
+/* Of a request of the back end that is done; times are 0 for what it never came to. */
+static void observe_end(metrics *m, const di_usage *u)
+{
+    metric_observe(m, METRIC_queue_time, u->queued_us * 1000, 1);
+    if (u->first_token_us >= u->queued_us && u->total_us >= u->first_token_us &&
+        u->first_token_us) {
+        metric_observe(m, METRIC_prefill_time, (u->first_token_us - u->queued_us) * 1000, 1);
+        metric_observe(m, METRIC_decode_time, (u->total_us - u->first_token_us) * 1000, 1);
+    }
+    metric_size_of(m, METRIC_SIZE_prompt_tokens, (uint64_t)u->prompt_tokens);
+    metric_size_of(m, METRIC_SIZE_generation_tokens, (uint64_t)u->output_tokens);
+}
+
 void call_take(void *owner, int index, const di_event *ev)
 {
     call *k = owner;
@@ -131,7 +144,7 @@ void call_take(void *owner, int index, const di_event *ev)
     if (ev->type == DI_EVENT_TOKENS) {
         observe_tokens(k, ev);
     } else if (ev->type == DI_EVENT_DONE) {
-        metric_observe(&k->loop->m, METRIC_queue_time, ev->usage.queued_us * 1000, 1);
+        observe_end(&k->loop->m, &ev->usage);
     }
     if (ev->code != DI_OK && k->code == DI_OK) {
         k->code = ev->code;

@@ -1,6 +1,7 @@
 /* Counting, and the Prometheus text format. See metrics.h. */
 #include "server/metrics.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -11,6 +12,11 @@ const double metric_bounds[METRIC_N_BUCKETS] = {0.001, 0.002, 0.005, 0.01, 0.02,
                                                 0.2,   0.3,   0.5,   0.75, 1,    2,    5,
                                                 10,    20,    40,    80,   160,  320};
 
+const double metric_size_bounds[METRIC_N_BUCKETS] = {
+    1,    2,    5,     10,    20,    50,     100,    200,    500,     1000,
+    2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000, 2000000};
+
+#define RATE_S    5
 #define LOAD(x)   atomic_load_explicit(&(x), memory_order_relaxed)
 #define ADD(x, n) atomic_fetch_add_explicit(&(x), (n), memory_order_relaxed)
 
@@ -43,16 +49,43 @@ void metric_finished(metrics *m, const char *reason)
             ADD(m->finish[i], 1);
 }
 
-void metric_observe(metrics *m, metric_time t, uint64_t ns, uint64_t n)
+static void observe(metric_histogram *h, const double *bounds, double v, uint64_t sum, uint64_t n)
 {
-    metric_histogram *h = &m->time[t];
-    double s = (double)ns * 1e-9;
     int i = 0;
 
-    while (i < METRIC_N_BUCKETS && s > metric_bounds[i])
+    while (i < METRIC_N_BUCKETS && v > bounds[i])
         i++;
     ADD(h->bucket[i], n);
-    ADD(h->sum_ns, ns * n);
+    ADD(h->sum, sum);
+}
+
+void metric_observe(metrics *m, metric_time t, uint64_t ns, uint64_t n)
+{
+    observe(&m->time[t], metric_bounds, (double)ns * 1e-9, ns * n, n);
+}
+
+void metric_size_of(metrics *m, metric_size s, uint64_t tokens)
+{
+    observe(&m->size[s], metric_size_bounds, (double)tokens, tokens, 1);
+}
+
+static double rate_of(metric_rate *r, uint64_t start_ns, uint64_t tokens)
+{
+    uint64_t now = clock_ns();
+    double rate;
+
+    pthread_mutex_lock(&r->lock);
+    if (!r->ns[0])
+        r->ns[0] = r->ns[1] = start_ns;
+    rate = (double)(tokens - r->tokens[0]) / ((double)(now - r->ns[0]) * 1e-9 + 1e-9);
+    if (now - r->ns[1] > RATE_S * (uint64_t)1000000000) {
+        r->ns[0] = r->ns[1];
+        r->tokens[0] = r->tokens[1];
+        r->ns[1] = now;
+        r->tokens[1] = tokens;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return rate;
 }
 
 /* ---- writing ---- */
@@ -68,6 +101,9 @@ static void single(str *out, const char *name, const char *type, const char *hel
     str_printf(out, "%s %.17g\n", name, v);
 }
 
+#define VLLM_LABELS   "engine=\"0\",model_name=\"%.128s\""
+#define SGLANG_LABELS "model_name=\"%.128s\""
+
 /* The same value under our name and under those that dashboards of other servers plot. */
 typedef struct gauge {
     const char *name, *vllm, *sglang, *type, *help;
@@ -79,11 +115,11 @@ static void write_gauge(str *out, const gauge *g, const char *label)
     single(out, g->name, g->type, g->help, g->value);
     if (g->vllm) {
         head(out, g->vllm, g->type, g->help);
-        str_printf(out, "%s{model_name=\"%s\"} %.17g\n", g->vllm, label, g->value);
+        str_printf(out, "%s{" VLLM_LABELS "} %.17g\n", g->vllm, label, g->value);
     }
     if (g->sglang) {
         head(out, g->sglang, g->type, g->help);
-        str_printf(out, "%s{model_name=\"%s\"} %.17g\n", g->sglang, label, g->value);
+        str_printf(out, "%s{" SGLANG_LABELS "} %.17g\n", g->sglang, label, g->value);
     }
 }
 
@@ -92,18 +128,20 @@ static double ratio(uint64_t a, uint64_t b)
     return b ? (double)a / (double)b : 0;
 }
 
-static void write_positions(str *out, const char *name, const char *help, const uint64_t v[16])
+/* labels: further ones, with a comma behind, or "". */
+static void write_positions(str *out, const char *name, const char *help, const char *labels,
+                            const uint64_t v[16])
 {
     head(out, name, "counter", help);
     for (int i = 0; i < 16; i++)
-        str_printf(out, "%s{position=\"%d\"} %llu\n", name, i, (unsigned long long)v[i]);
+        str_printf(out, "%s{%sposition=\"%d\"} %llu\n", name, labels, i, (unsigned long long)v[i]);
 }
 
 static void write_engine(const server *s, str *out, const char *label)
 {
+    char labels[200];
     const di_stats t = s->be->ops->stats(s->be->self);
     double busy = ratio(t.busy_ns, t.busy_ns + t.idle_ns);
-    double up = (double)(clock_ns() - s->start_ns) * 1e-9;
     double used = t.blocks_total ? (double)t.blocks_used / (double)t.blocks_total : 0;
 #define G "gauge"
 #define C "counter"
@@ -121,6 +159,8 @@ static void write_engine(const server *s, str *out, const char *label)
         {"deepinfer_kv_blocks_free", NULL, NULL, G, "blocks without content", U t.blocks_free},
         {"deepinfer_kv_usage_ratio", "vllm:kv_cache_usage_perc", "sglang:token_usage", G,
          "blocks used / blocks", used},
+        {"deepinfer_kv_usage_percent", "vllm:gpu_cache_usage_perc", NULL, G,
+         "the same in percent of 1, vLLM's older name", used},
         {"deepinfer_steps_total", NULL, NULL, C, "steps of the engine", U t.steps},
         {"deepinfer_preemptions_total", "vllm:num_preemptions_total", NULL, C,
          "sequences that gave way to others", U t.preempted},
@@ -139,7 +179,8 @@ static void write_engine(const server *s, str *out, const char *label)
         {"deepinfer_generation_tokens_total", "vllm:generation_tokens_total",
          "sglang:generation_tokens_total", C, "tokens generated", U t.output_tokens},
         {"deepinfer_generation_tokens_per_second", NULL, "sglang:gen_throughput", G,
-         "tokens generated, mean since the start", up > 0 ? U t.output_tokens / up : 0},
+         "tokens generated per second, over the last seconds",
+         rate_of(&((server *)s)->rate, s->start_ns, t.output_tokens)},
         {"deepinfer_draft_tokens_total", "vllm:spec_decode_num_draft_tokens_total", NULL, C,
          "drafts proposed = verified + skipped", U t.drafted},
         {"deepinfer_draft_verified_total", NULL, NULL, C, "drafts verified", U t.verified},
@@ -160,60 +201,133 @@ static void write_engine(const server *s, str *out, const char *label)
 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         write_gauge(out, &all[i], label);
-    write_positions(out, "deepinfer_draft_verified_at_total", "drafts verified, by position",
+    snprintf(labels, sizeof labels, VLLM_LABELS ",", label);
+    write_positions(out, "deepinfer_draft_verified_at_total", "drafts verified, by position", "",
                     t.verified_at);
-    write_positions(out, "deepinfer_draft_accepted_at_total", "drafts accepted, by position",
+    write_positions(out, "deepinfer_draft_accepted_at_total", "drafts accepted, by position", "",
                     t.accepted_at);
+    write_positions(out, "vllm:spec_decode_num_accepted_tokens_per_pos_total",
+                    "drafts accepted, by position", labels, t.accepted_at);
 }
 
-static void histogram(str *out, const server *s, metric_time t, const char *name, const char *help,
-                      const char *label)
-{
-    unsigned long long total = 0, sum = 0;
-    char model[160] = "", all[160] = "";
+/* Where a histogram lies in the metrics of a loop, and what its numbers are. */
+typedef struct histogram_of {
+    size_t offset;
+    const double *bounds;
+    double unit; /* of its sum */
+} histogram_of;
 
-    if (label) {
-        snprintf(model, sizeof model, "model_name=\"%.128s\",", label);
-        snprintf(all, sizeof all, "{model_name=\"%.128s\"}", label);
-    }
+static histogram_of time_of(metric_time t)
+{
+    return (histogram_of){offsetof(metrics, time) + (size_t)t * sizeof(metric_histogram),
+                          metric_bounds, 1e-9};
+}
+
+static histogram_of size_of(metric_size z)
+{
+    return (histogram_of){offsetof(metrics, size) + (size_t)z * sizeof(metric_histogram),
+                          metric_size_bounds, 1};
+}
+
+static const metric_histogram *histogram_in(const metrics *m, histogram_of h)
+{
+    return (const metric_histogram *)(const void *)((const char *)m + h.offset);
+}
+
+/* labels: "" or some, without a comma at the end. */
+static void histogram(str *out, const server *s, histogram_of h, const char *name, const char *help,
+                      const char *labels)
+{
+    const char *comma = *labels ? "," : "";
+    unsigned long long total = 0, sum = 0;
+
     head(out, name, "histogram", help);
     for (int b = 0; b <= METRIC_N_BUCKETS; b++) {
         for (int i = 0; i < s->n_loops; i++)
-            total += LOAD(s->loops[i].m.time[t].bucket[b]);
+            total += LOAD(histogram_in(&s->loops[i].m, h)->bucket[b]);
         if (b < METRIC_N_BUCKETS)
-            str_printf(out, "%s_bucket{%sle=\"%g\"} %llu\n", name, model, metric_bounds[b], total);
+            str_printf(out, "%s_bucket{%s%sle=\"%.7g\"} %llu\n", name, labels, comma, h.bounds[b],
+                       total);
     }
     for (int i = 0; i < s->n_loops; i++)
-        sum += LOAD(s->loops[i].m.time[t].sum_ns);
-    str_printf(out, "%s_bucket{%sle=\"+Inf\"} %llu\n%s_sum%s %.9f\n%s_count%s %llu\n", name, model,
-               total, name, all, (double)sum * 1e-9, name, all, total);
+        sum += LOAD(histogram_in(&s->loops[i].m, h)->sum);
+    str_printf(out, "%s_bucket{%s%sle=\"+Inf\"} %llu\n", name, labels, comma, total);
+    str_printf(out, *labels ? "%s_sum{%s} %.9f\n" : "%s_sum%s %.9f\n", name, labels,
+               (double)sum * h.unit);
+    str_printf(out, *labels ? "%s_count{%s} %llu\n" : "%s_count%s %llu\n", name, labels, total);
 }
 
-static void write_times(const server *s, str *out, const char *label)
+static void write_histograms(const server *s, str *out, const char *label)
 {
-    static const struct {
-        metric_time t;
+    const struct {
+        histogram_of h;
         const char *vllm, *sglang;
     } alias[] = {
-        {METRIC_time_to_first_token, "vllm:time_to_first_token_seconds",
+        {time_of(METRIC_time_to_first_token), "vllm:time_to_first_token_seconds",
          "sglang:time_to_first_token_seconds"},
-        {METRIC_inter_token_latency, "vllm:inter_token_latency_seconds",
+        {time_of(METRIC_inter_token_latency), "vllm:inter_token_latency_seconds",
          "sglang:inter_token_latency_seconds"},
-        {METRIC_request_latency, "vllm:e2e_request_latency_seconds",
+        {time_of(METRIC_inter_token_latency), "vllm:time_per_output_token_seconds",
+         "sglang:time_per_output_token_seconds"}, /* older names of the same */
+        {time_of(METRIC_request_latency), "vllm:e2e_request_latency_seconds",
          "sglang:e2e_request_latency_seconds"},
-        {METRIC_queue_time, "vllm:request_queue_time_seconds", "sglang:queue_time_seconds"},
+        {time_of(METRIC_queue_time), "vllm:request_queue_time_seconds",
+         "sglang:queue_time_seconds"},
+        {time_of(METRIC_prefill_time), "vllm:request_prefill_time_seconds", NULL},
+        {time_of(METRIC_decode_time), "vllm:request_decode_time_seconds", NULL},
+        {size_of(METRIC_SIZE_prompt_tokens), "vllm:request_prompt_tokens", NULL},
+        {size_of(METRIC_SIZE_generation_tokens), "vllm:request_generation_tokens", NULL},
     };
+    char vllm[200], sglang[200];
+
+    snprintf(vllm, sizeof vllm, VLLM_LABELS, label);
+    snprintf(sglang, sizeof sglang, SGLANG_LABELS, label);
 #define OWN_TIME(name, help)                                                                       \
-    histogram(out, s, METRIC_##name, "deepinfer_" #name "_seconds", help, NULL);
+    histogram(out, s, time_of(METRIC_##name), "deepinfer_" #name "_seconds", help, "");
+#define OWN_SIZE(name, help)                                                                       \
+    histogram(out, s, size_of(METRIC_SIZE_##name), "deepinfer_request_" #name, help, "");
     METRIC_TIMES(OWN_TIME)
+    METRIC_SIZES(OWN_SIZE)
 #undef OWN_TIME
+#undef OWN_SIZE
     for (size_t i = 0; i < sizeof alias / sizeof *alias; i++) {
-        histogram(out, s, alias[i].t, alias[i].vllm, "as deepinfer's", label);
-        histogram(out, s, alias[i].t, alias[i].sglang, "as deepinfer's", label);
+        histogram(out, s, alias[i].h, alias[i].vllm, "as deepinfer's", vllm);
+        if (alias[i].sglang)
+            histogram(out, s, alias[i].h, alias[i].sglang, "as deepinfer's", sglang);
     }
-    /* vLLM's older name of the same */
-    histogram(out, s, METRIC_inter_token_latency, "vllm:time_per_output_token_seconds",
-              "as deepinfer_inter_token_latency_seconds", label);
+}
+
+static unsigned long long n_finished(const server *s, metric_finish f)
+{
+    unsigned long long v = 0;
+
+    for (int i = 0; i < s->n_loops; i++)
+        v += LOAD(s->loops[i].m.finish[f]);
+    return v;
+}
+
+/* vLLM's words: a call is a stop, a client that went is an abort. */
+static void write_finishes(const server *s, str *out, const char *label)
+{
+    static const char vllm[] = "vllm:request_success_total";
+    const struct {
+        const char *reason;
+        unsigned long long n;
+    } words[] = {
+        {"stop", n_finished(s, METRIC_FINISH_stop) + n_finished(s, METRIC_FINISH_tool_calls)},
+        {"length", n_finished(s, METRIC_FINISH_length)},
+        {"abort", n_finished(s, METRIC_FINISH_cancelled)},
+        {"error", n_finished(s, METRIC_FINISH_error)},
+    };
+
+    head(out, "deepinfer_requests_finished_total", "counter", "requests that ended, by reason");
+    for (int f = 0; f < METRIC_N_FINISHES; f++)
+        str_printf(out, "deepinfer_requests_finished_total{reason=\"%s\"} %llu\n", finish_names[f],
+                   n_finished(s, (metric_finish)f));
+    head(out, vllm, "counter", "requests that ended, by reason");
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        str_printf(out, "%s{" VLLM_LABELS ",finished_reason=\"%s\"} %llu\n", vllm, label,
+                   words[i].reason, words[i].n);
 }
 
 static void write_counters(const server *s, str *out, const char *label)
@@ -231,23 +345,7 @@ static void write_counters(const server *s, str *out, const char *label)
             v += LOAD(s->loops[i].m.counter[c]);
         single(out, own[c].name, "counter", own[c].help, (double)v);
     }
-    for (int which = 0; which < 2; which++) {
-        const char *name =
-            which ? "vllm:request_success_total" : "deepinfer_requests_finished_total";
-
-        head(out, name, "counter", "requests that ended, by reason");
-        for (int f = 0; f < METRIC_N_FINISHES; f++) {
-            unsigned long long v = 0;
-
-            for (int i = 0; i < s->n_loops; i++)
-                v += LOAD(s->loops[i].m.finish[f]);
-            if (which)
-                str_printf(out, "%s{model_name=\"%s\",finished_reason=\"%s\"} %llu\n", name, label,
-                           finish_names[f], v);
-            else
-                str_printf(out, "%s{reason=\"%s\"} %llu\n", name, finish_names[f], v);
-        }
-    }
+    write_finishes(s, out, label);
 }
 
 static void write_requests(const server *s, str *out)
@@ -275,7 +373,7 @@ void metrics_write(const server *s, str *out)
     const char *label = s->opt.names[0]; /* checked at the start: nothing to escape */
 
     write_engine(s, out, label);
-    write_times(s, out, label);
+    write_histograms(s, out, label);
     write_counters(s, out, label);
     write_requests(s, out);
     single(out, "deepinfer_http_connections", "gauge", "connections that are open",

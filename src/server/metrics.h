@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 
@@ -31,7 +32,14 @@
     X(time_to_first_token, "from the request to its first token")                                  \
     X(inter_token_latency, "between two events with tokens, per token")                            \
     X(request_latency, "from the request to its end")                                              \
-    X(queue_time, "from the request to its first step")
+    X(queue_time, "from the request to its first step")                                            \
+    X(prefill_time, "from the first step to the first token")                                      \
+    X(decode_time, "from the first token to the end")
+
+/* Histograms of tokens; name, help: deepinfer_request_<name>. */
+#define METRIC_SIZES(X)                                                                            \
+    X(prompt_tokens, "prompt tokens of a request")                                                 \
+    X(generation_tokens, "tokens generated for a request")
 
 #define METRIC_MAX_ENDPOINTS 32
 #define METRIC_STATUSES(X)                                                                         \
@@ -42,12 +50,14 @@
 
 #define METRIC_ENUM_COUNTER(name, help) METRIC_##name,
 #define METRIC_ENUM_TIME(name, help)    METRIC_##name,
+#define METRIC_ENUM_SIZE(name, help)    METRIC_SIZE_##name,
 #define METRIC_ENUM_FINISH(name)        METRIC_FINISH_##name,
 #define METRIC_ENUM_STATUS(n)           METRIC_STATUS_##n,
 typedef enum metric_counter {
     METRIC_COUNTERS(METRIC_ENUM_COUNTER) METRIC_N_COUNTERS
 } metric_counter;
 typedef enum metric_time { METRIC_TIMES(METRIC_ENUM_TIME) METRIC_N_TIMES } metric_time;
+typedef enum metric_size { METRIC_SIZES(METRIC_ENUM_SIZE) METRIC_N_SIZES } metric_size;
 typedef enum metric_finish { METRIC_FINISHES(METRIC_ENUM_FINISH) METRIC_N_FINISHES } metric_finish;
 typedef enum metric_status {
     METRIC_STATUSES(METRIC_ENUM_STATUS) METRIC_STATUS_OTHER,
@@ -55,18 +65,19 @@ typedef enum metric_status {
 } metric_status;
 
 #define METRIC_N_BUCKETS 20
-extern const double metric_bounds[METRIC_N_BUCKETS]; /* upper bounds in seconds */
+extern const double metric_bounds[METRIC_N_BUCKETS];      /* upper bounds in seconds */
+extern const double metric_size_bounds[METRIC_N_BUCKETS]; /* in tokens */
 
 typedef struct metric_histogram {
     atomic_ullong bucket[METRIC_N_BUCKETS + 1]; /* not cumulated; the last is above all bounds */
-    atomic_ullong sum_ns;
+    atomic_ullong sum;                          /* in ns, or in tokens */
 } metric_histogram;
 
 typedef struct metrics {
     atomic_ullong counter[METRIC_N_COUNTERS];
     atomic_ullong finish[METRIC_N_FINISHES];
     atomic_ullong requests[METRIC_MAX_ENDPOINTS + 1][METRIC_N_STATUSES]; /* the last: no endpoint */
-    metric_histogram time[METRIC_N_TIMES];
+    metric_histogram time[METRIC_N_TIMES], size[METRIC_N_SIZES];
 } metrics;
 
 void metric_count(metrics *m, metric_counter c);
@@ -74,6 +85,15 @@ void metric_request(metrics *m, int ep, int status);
 void metric_finished(metrics *m, const char *reason);
 /* n observations of ns each. */
 void metric_observe(metrics *m, metric_time t, uint64_t ns, uint64_t n);
+
+void metric_size_of(metrics *m, metric_size s, uint64_t tokens);
+
+/* Tokens per second of late: over the time since the last but one of samples that are taken when
+ * the metrics are read, at least RATE_S apart. */
+typedef struct metric_rate {
+    pthread_mutex_t lock;
+    uint64_t ns[2], tokens[2]; /* the older one first */
+} metric_rate;
 
 struct server;
 /* The whole page. */

@@ -258,6 +258,12 @@ static void drain_one(relay *r, str *scratch, relay_take take, relay_turn turn)
         relay_free(r);
 }
 
+size_t relay_n_waiting(const relay_ring *ring)
+{
+    return atomic_load_explicit(&ring->head, memory_order_relaxed) -
+           atomic_load_explicit(&ring->tail, memory_order_relaxed);
+}
+
 /* While this runs `signalled` stays true, so that the producer makes no system call for what we see
  * anyway. Only with the ring empty it is taken back; then the ring is looked at once more. */
 void relay_drain(relay_ring *ring, str *scratch, relay_take take, relay_turn turn)

@@ -59,6 +59,9 @@ di_code relay_submit(relay **out, relay_ring *ring, const backend *be, void *own
 void relay_cancel(relay *r);
 void relay_cancel_choice(relay *r, int choice);
 
+/* Loop thread: the relays that wait in the ring, at least. */
+size_t relay_n_waiting(const relay_ring *ring);
+
 /* Loop thread, whenever the eventfd was written; it is not read here: watch it edge-triggered.
  * `take` gets every event in order (pointers valid for
  * the call); `turn` comes once per relay behind its events. The relay is freed behind the turn that

@@ -24,6 +24,7 @@
 #define ACCEPT_BURST 64
 #define N_WORKERS    2
 #define GATHER_NS    100000
+#define GATHER_FEW   4 /* relays that are worth a wake-up */
 #define REPLAY_BYTES (64u << 20)
 #define KNOWN_BYTES  (128u << 20)
 
@@ -210,8 +211,8 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
 }
 
 /* Waking up costs as much as sending an event. When events come one by one in short succession, a
- * short sleep lets some gather (the back end does not signal meanwhile); a burst, or a stream
- * alone, is served at once. */
+ * short sleep lets some gather (the back end does not signal meanwhile). A burst, a stream alone,
+ * and what has gathered while this thread waited for a processor, are served at once. */
 static void on_relay(evutil_socket_t fd, short what, void *arg)
 {
     const struct timespec gather = {.tv_nsec = GATHER_NS};
@@ -219,7 +220,7 @@ static void on_relay(evutil_socket_t fd, short what, void *arg)
 
     (void)fd;
     (void)what;
-    if (clock_ns() - l->drained_ns < GATHER_NS)
+    if (relay_n_waiting(&l->ring) < GATHER_FEW && clock_ns() - l->drained_ns < GATHER_NS)
         clock_nanosleep(CLOCK_MONOTONIC, 0, &gather, NULL);
     relay_drain(&l->ring, &l->scratch, call_take, call_turn);
     l->drained_ns = clock_ns();
@@ -366,6 +367,7 @@ di_code server_start(server **out, const server_options *o, const backend *be, d
     set_defaults(&s->opt);
     s->be = be;
     s->start_ns = clock_ns();
+    pthread_mutex_init(&s->rate.lock, NULL);
     s->created = (int64_t)time(NULL);
     snprintf(s->fingerprint, sizeof s->fingerprint, "fp_%016llx",
              (unsigned long long)be->info.fingerprint);
@@ -434,5 +436,6 @@ void server_stop(server *s)
     recipe_gaps_free(s->known);
     tls_free(s->tls);
     keys_free(s->keys);
+    pthread_mutex_destroy(&s->rate.lock);
     mem_free(s);
 }

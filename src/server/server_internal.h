@@ -49,6 +49,7 @@ struct server {
     work_pool *workers;
     tls_context *tls;
     uint64_t start_ns;
+    metric_rate rate;
     int64_t created;      /* Unix time of the start */
     char fingerprint[32]; /* system_fingerprint of answers */
     atomic_int n_conns, n_calls;

@@ -1,5 +1,6 @@
 """Edges of the HTTP interface that a hostile or a new client finds first."""
 import json
+import socket
 
 import pytest
 
@@ -123,3 +124,41 @@ def test_a_stop_string_ends_its_choice_at_the_engine():
         assert shown < 1000
         # a step or two are on their way when the string is found, each with its drafts
         assert s.metric("deepinfer_generation_tokens_total") - before <= shown + 4 * 24
+
+
+def samples(text):
+    """{name with labels: value} of a page of metrics."""
+    return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1])
+            for line in text.splitlines() if not line.startswith("#")}
+
+
+def test_dashboards_of_other_servers_find_their_series(tmp_path):
+    rules = [{"when": "[long]", "reply": "word ", "repeat": 100000, "step_us": 2000},
+             {"reply": "a b c", "finish": "stop", "wait_ms": 30}]
+    with serve("--loops", "1", script=rules, tmp_path=tmp_path) as s:
+        s.complete("x", max_tokens=2)
+        s.complete("x", max_tokens=100)
+        s.post(CHAT, {"model": "tiny", "messages": HI, "thinking": {"type": "disabled"}})
+        body = b'{"model": "tiny", "prompt": "[long]", "max_tokens": 9999, "stream": true}'
+        with socket.create_connection(("127.0.0.1", s.port)) as client:
+            client.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n"
+                           % len(body) + body)
+            assert client.recv(100)
+        s.wait_metric('vllm:request_success_total{engine="0",model_name="tiny",finished_reason="abort"}', 1)
+        m = samples(s.get("/metrics"))
+    v, g = 'engine="0",model_name="tiny"', 'model_name="tiny"'
+    ended = {r: m[f'vllm:request_success_total{{{v},finished_reason="{r}"}}']
+             for r in ["stop", "length", "abort", "error"]}
+    assert ended == {"stop": 2, "length": 1, "abort": 1, "error": 0}
+    for name in ["request_prompt_tokens", "request_generation_tokens",
+                 "request_prefill_time_seconds", "request_decode_time_seconds",
+                 "request_queue_time_seconds", "e2e_request_latency_seconds"]:
+        assert m[f'vllm:{name}_bucket{{{v},le="+Inf"}}'] == m[f"vllm:{name}_count{{{v}}}"] == 4, name
+    assert m[f"vllm:request_generation_tokens_sum{{{v}}}"] == m[f"vllm:generation_tokens_total{{{v}}}"]
+    assert m[f"vllm:request_prompt_tokens_sum{{{v}}}"] == m[f"vllm:prompt_tokens_total{{{v}}}"]
+    assert m[f'vllm:request_generation_tokens_bucket{{{v},le="2"}}'] in (1, 2)  # and the aborted one, perhaps
+    assert m[f"vllm:request_prefill_time_seconds_sum{{{v}}}"] >= 0.09  # three waits of 30 ms
+    assert m[f"vllm:kv_cache_usage_perc{{{v}}}"] == m[f"vllm:gpu_cache_usage_perc{{{v}}}"]
+    assert m[f"sglang:gen_throughput{{{g}}}"] > 0
+    for name in ["num_running_reqs", "num_queue_reqs", "token_usage", "cache_hit_rate"]:
+        assert f"sglang:{name}{{{g}}}" in m
