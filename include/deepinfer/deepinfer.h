@@ -118,7 +118,8 @@ DI_API void di_engine_close(di_engine *e);
 
 /* ---- requests ------------------------------------------------------------------------------- */
 
-/* Constraint on the tokens of one choice. All functions run on the engine's host thread. */
+/* Constraint on the tokens of one choice. The functions run on threads of the engine: for one
+ * context one at a time, for several contexts at the same time. */
 typedef struct di_mask_provider {
     /* Fill mask[ceil(vocab/32)]: bit t of word t/32 allows token t. False = no constraint now. */
     bool (*fill)(void *ctx, uint32_t *mask, int vocab);

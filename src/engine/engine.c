@@ -326,6 +326,7 @@ static void init_locks(di_engine *e)
     pthread_cond_init(&e->to_host, &attr);
     pthread_cond_init(&e->to_exec, &attr);
     pthread_cond_init(&e->to_caller, &attr);
+    pthread_cond_init(&e->crew.work, &attr);
     pthread_condattr_destroy(&attr);
 }
 
@@ -399,6 +400,7 @@ void di_engine_close(di_engine *e)
     pthread_mutex_unlock(&e->lock);
     if (e->host_started)
         pthread_join(e->host, NULL);
+    masks_end(e);
     pthread_mutex_lock(&e->lock);
     e->exec_end = true;
     pthread_cond_broadcast(&e->to_exec);
@@ -420,6 +422,7 @@ void di_engine_close(di_engine *e)
     pthread_cond_destroy(&e->to_host);
     pthread_cond_destroy(&e->to_exec);
     pthread_cond_destroy(&e->to_caller);
+    pthread_cond_destroy(&e->crew.work);
     pthread_mutex_destroy(&e->lock);
     mem_free(e);
 }

@@ -37,6 +37,7 @@
 #define N_JOBS     2                      /* one runs, one is ready */
 #define N_STOP_IDS 32
 #define CACHE_LINE 64
+#define MAX_CREW   8 /* threads that fill masks */
 
 struct di_model {
     checkpoint *ckpt;
@@ -110,6 +111,8 @@ typedef struct choice {
     stop_match stop;
     atomic_bool cancelled; /* by any thread */
     void *mask_ctx;
+    bool filling; /* its masks are being filled (masks.c) */
+    struct choice *next_mask;
     /* Prompt tokens by how they came: n_counted = n_cached + n_recomputed + n_computed. */
     int64_t n_counted, n_recomputed, n_computed;
     int64_t n_repeated; /* rows that a preemption made necessary */
@@ -205,6 +208,22 @@ typedef struct exec {
     double pin;
 } exec;
 
+/* Who fills masks (masks.c). */
+typedef struct mask_crew {
+    /* Host thread. */
+    choice *wanted; /* to be handed over */
+    int n_wanted, n_threads;
+    bool refused; /* no more threads can be had */
+    int n_open;   /* choices handed over and not taken back; the crew reads it under the lock */
+    pthread_t thread[MAX_CREW];
+
+    /* Under the engine's lock. */
+    pthread_cond_t work;
+    choice *queue, *done;
+    int n_done;
+    bool end;
+} mask_crew;
+
 struct di_engine {
     di_model *model;
     di_engine_options opt;
@@ -218,6 +237,7 @@ struct di_engine {
     uint64_t n_planned, n_run, n_processed; /* jobs; n_run under `lock` */
     pthread_t host, executor;
     bool host_started, exec_started;
+    mask_crew crew;
 
     pthread_mutex_t lock; /* everything below */
     pthread_cond_t to_host, to_exec, to_caller;
@@ -242,6 +262,7 @@ struct di_engine {
     str piece, text;            /* of a token, of an event; kept for their memory */
     uint64_t n_deadlocks;       /* requests given up because no step could be planned: 0 */
     cost_table cost;            /* the executing side's at start, corrected here too */
+    uint64_t step_ns;           /* of the last step */
     di_stats now;               /* published into `stats` after every step */
     float ev_logprob[MAX_STEP]; /* of the event that is being sent */
     int32_t ev_rank[MAX_STEP];
@@ -279,6 +300,15 @@ void drafts_propose(di_engine *e, job *j);
 
 /* sample.c: tokens of the rows of a step, and their acceptance. Errors: DEVICE. */
 di_code exec_sample(di_engine *e, job *j, int n_seqs, const float *logits, di_status *st);
+
+/* masks.c; host thread. Fill the masks of a choice's next step now: behind the newest token, then
+ * behind each draft that the constraint takes. */
+void masks_fill(const di_engine *e, choice *c);
+/* The same at the next masks_take, which returns the choices that are done by then, linked by
+ * next_mask. */
+void masks_want(di_engine *e, choice *c);
+choice *masks_take(di_engine *e);
+void masks_end(di_engine *e); /* ends the threads; nothing is open */
 
 /* host.c: the loop of the host thread, and of the executing one. */
 void *host_main(void *engine);

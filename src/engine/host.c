@@ -88,10 +88,11 @@ static void end_choice(di_engine *e, choice *c, di_finish finish, di_code code, 
     note_left(e, c->req);
 }
 
-/* A choice that has ended and is in no step leaves the scheduler. Its state stays in the cache. */
+/* A choice that has ended, is in no step and whose masks nobody fills leaves the scheduler. Its
+ * state stays in the cache. */
 static void settle_choice(di_engine *e, choice *c)
 {
-    if (!c->ended || !c->scheduled || c->item.in_flight > 0)
+    if (!c->ended || !c->scheduled || c->item.in_flight > 0 || c->filling)
         return;
     if (c->closed || c->stop.matched >= 0 || (c->x.done && c->x.finish != DI_FINISH_ERROR))
         sched_finish(e->sched, &c->item);
@@ -144,54 +145,15 @@ static void flush_text(di_engine *e, choice *c)
 
 /* ---- constraints ---- */
 
-/* Fill the mask of row k; false = no constraint now. */
-static void fill_mask(di_engine *e, choice *c, int k)
+/* Choices whose masks are filled may decode again; those that have ended meanwhile leave. */
+static void take_masks(di_engine *e)
 {
-    const di_request *r = c->req;
-    uint32_t *mask = c->mask + (size_t)k * (size_t)e->mask_words;
-
-    c->masked[k] = r->p.mask->fill(c->mask_ctx, mask, e->vocab);
-    if (!r->ban || c->n_known - r->n_prompt + k >= r->p.min_tokens)
-        return;
-    for (int w = 0; w < e->mask_words; w++)
-        mask[w] = c->masked[k] ? mask[w] & r->ban[w] : r->ban[w];
-    c->masked[k] = true;
-}
-
-/* Tokens that must come are drafts that stand: they take the place of the model's, unless those
- * begin with them. */
-static void draft_forced(di_engine *e, choice *c)
-{
-    int32_t token[DSPARK_MAX_DRAFT];
-    int n;
-
-    if (!c->req->p.mask->forced || e->max_draft == 0)
-        return;
-    n = c->req->p.mask->forced(c->mask_ctx, token, e->max_draft);
-    if (n <= 0)
-        return;
-    if (n > c->x.n_draft || memcmp(c->x.draft, token, (size_t)n * sizeof *token) != 0) {
-        memcpy(c->x.draft, token, (size_t)n * sizeof *token);
-        c->x.n_draft = n;
+    for (choice *c = masks_take(e), *next; c; c = next) {
+        next = c->next_mask;
+        c->filling = false;
+        c->item.blocked = false;
+        settle_choice(e, c);
     }
-    c->x.n_sure = n;
-}
-
-/* Masks of the next step: behind the newest token, then behind each draft that the constraint
- * takes. */
-static void fill_masks(di_engine *e, choice *c)
-{
-    const di_mask_provider *p = c->req->p.mask;
-    int n = 0;
-
-    draft_forced(e, c);
-    fill_mask(e, c, 0);
-    while (n < c->x.n_draft && n < MAX_STEP - 1 && p->accept(c->mask_ctx, c->x.draft[n]))
-        fill_mask(e, c, ++n);
-    if (n > 0)
-        p->rollback(c->mask_ctx, n);
-    c->n_masked_drafts = n;
-    c->item.blocked = false;
 }
 
 /* ---- results ---- */
@@ -248,7 +210,7 @@ static void start_siblings(di_engine *e, di_request *r)
             continue;
         }
         if (c->mask)
-            fill_masks(e, c);
+            masks_fill(e, c);
     }
 }
 
@@ -306,8 +268,8 @@ static void process_part(di_engine *e, const sched_part *p, const part_result *r
             end_choice(e, c, DI_FINISH_STOP, DI_OK, NULL, stop_index);
         else if (r->done)
             end_choice(e, c, r->finish, DI_OK, NULL, -1);
-        else if (c->constrained && c->item.blocked && c->item.in_flight == 0)
-            fill_masks(e, c); /* not while the step that needs them is on its way */
+        else if (c->constrained && c->item.blocked && c->item.in_flight == 0 && !c->filling)
+            masks_want(e, c); /* not while the step that needs them is on its way */
     }
     if (p->sample && c->idx == 0)
         start_siblings(e, c->req);
@@ -343,6 +305,7 @@ static void process_job(di_engine *e, const job *j)
         prefetch_part(j, i + 8);
         process_part(e, &j->plan.part[i], &j->result[i]);
     }
+    e->step_ns = j->run_ns;
     if (j->forward_us > 0)
         cost_observe(&e->cost, j->n_rows, j->forward_us);
     e->now.steps++;
@@ -412,8 +375,10 @@ static void note_admissions(di_engine *e, const sched_plan *p)
         }
         if (!part->decode)
             count_rows(e, c, part);
-        if (c->constrained && (part->decode || part->sample))
+        if (c->constrained && (part->decode || part->sample)) {
+            DI_CHECK(!c->filling);
             part->item->blocked = true;
+        }
     }
 }
 
@@ -483,7 +448,7 @@ static void start_request(di_engine *e, di_request *r)
         return;
     }
     if (c->mask)
-        fill_masks(e, c);
+        masks_fill(e, c);
 }
 
 /* Cancel what the callers want cancelled, or what is late. */
@@ -651,6 +616,7 @@ void *host_main(void *engine)
         reap_requests(e);
         if (!e->first)
             continue;
+        take_masks(e);
         planned = advance(e, limit);
         if (e->n_planned > e->n_processed && (!planned || e->n_planned - e->n_processed == limit)) {
             const job *j = wait_job(e);
@@ -659,7 +625,7 @@ void *host_main(void *engine)
             process_job(e, j);
             e->n_processed++;
             e->now.host_ns += clock_ns() - start;
-        } else if (!planned && e->first) {
+        } else if (!planned && e->first && e->crew.n_open == 0) {
             break_deadlock(e);
         }
     }

@@ -1,6 +1,6 @@
 # The public API on small checkpoints: cache, speculation, numerics; life of requests; the law of
 # sampled chains.
-foreach(what engine_test life_test lossless_test preempt_test cases_test)
+foreach(what engine_test life_test lossless_test preempt_test cases_test masks_test)
   di_test(${what} SOURCES ${CMAKE_CURRENT_LIST_DIR}/${what}.c ${CMAKE_CURRENT_LIST_DIR}/rig.c
           USES ${engine_uses} LINK m LABELS engine TIMEOUT 900)
 endforeach()
