@@ -2,4 +2,4 @@ set(engine_uses base formats checkpoint tensor kernels tokenizer kv recipe model
                 engine)
 di_bench(bench_engine SOURCES engine.c engine_rig.c USES ${engine_uses} LINK m)
 di_bench(bench_drafts SOURCES drafts.c engine_rig.c USES ${engine_uses} LINK m)
-di_bench(bench_prefix SOURCES prefix.c engine_rig.c USES ${engine_uses} LINK m)
+di_bench(bench_prefix SOURCES prefix.c turns.c engine_rig.c USES ${engine_uses} LINK m)

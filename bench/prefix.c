@@ -1,18 +1,20 @@
-/* Long prompts: what a full prefix hit costs, and what exact replay saves.
+/* Long prompts: what a full prefix hit costs, and what exact replay saves (long); what
+ * conversations compute again (turns, see turns.c).
  *
  *   bench_prefix [--rounds N] [--threads N] [--only TEXT] [--model DIR]
  *
- * A prompt of 32,768 tokens and 16 tokens of answer with log-probabilities, cold without replay,
- * cold with exact replay, and again as a full hit; time up to the first token, processor time with
- * one thread, else wall time. All answers must be the same bits. What replay should save is worked
- * out from the configuration: the multiplications of what a row skips, as a share of a whole row's.
- * Run from the repository root; takes minutes. */
+ * long: a prompt of 32,768 tokens and 16 tokens of answer with log-probabilities, cold without
+ * replay, cold with exact replay, and again as a full hit; time up to the first token, processor
+ * time with one thread, else wall time. All answers must be the same bits. What replay should save
+ * is worked out from the configuration: the multiplications of what a row skips, as a share of a
+ * whole row's. Run from the repository root; takes minutes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "checkpoint/config.h"
 #include "engine_rig.h"
+#include "turns.h"
 
 #define N_PROMPT 32768
 #define N_ANSWER 16
@@ -130,9 +132,9 @@ static double predicted(const model_config *c, double n, double *by_layers)
     return skipped / all * (1 - tail / n);
 }
 
-int main(int argc, char **argv)
+static void measure_long(const bench_options *opt)
 {
-    bench_options o = rig_options(argc, argv, 1, "models/tiny");
+    bench_options o = *opt;
     di_model *m = rig_model(&o, o.model);
     di_engine_options eo = {.max_seqs = 1, .max_context = N_PROMPT + 1024, .draft_tokens = -1};
     prefix_case c = {0};
@@ -178,5 +180,15 @@ int main(int argc, char **argv)
             "s", 0.05 * rig_median(replay, o.rounds));
     free(c.ids);
     di_model_close(m);
+}
+
+int main(int argc, char **argv)
+{
+    bench_options o = rig_options(argc, argv, 1, "models/tiny");
+
+    if (rig_wants(&o, "long"))
+        measure_long(&o);
+    if (rig_wants(&o, "turns"))
+        measure_turns();
     return 0;
 }

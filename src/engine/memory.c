@@ -4,7 +4,7 @@
 #include "dspark/lengths.h"
 
 #define DEFAULT_CONTEXT  65536
-#define CHECKPOINT_SHARE 4    /* checkpoints get at most 1/4 of what the blocks take, */
+#define CHECKPOINT_SHARE 2    /* checkpoints get 1/2 of the blocks (docs/performance.md), */
 #define CHECKPOINT_LEAST 16   /* but at least so many */
 #define FREE_SHARE       4    /* of a host's free memory, which is not all for us */
 #define DEVICE_RESERVE   0.94 /* of a GPU's, for blocks and checkpoints: all at once */

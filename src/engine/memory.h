@@ -17,9 +17,9 @@ model_options engine_model_options(const di_engine_options *o, int max_draft,
                                    const model_config *c);
 
 /* The KV store of an engine with settled options. Without kv_tokens: what max_seqs sequences of the
- * longest context need, at most a quarter of the memory that is free now and stays free when
- * `to_take` bytes more are taken (of a device's: nearly all, checkpoints included), at least one
- * sequence. `l` is borrowed. */
+ * longest context need, at most a quarter of the memory that is free now (checkpoints come on top)
+ * and stays free when `to_take` bytes more are taken (of a device's: nearly all, checkpoints
+ * included), at least one sequence. `l` is borrowed. */
 kv_store_options engine_store_options(const di_engine_options *o, int max_draft, const kv_layout *l,
                                       int n_encoder_rings, kernels *k, uint64_t to_take);
 
