@@ -16,7 +16,7 @@ typedef struct serve_options {
     session_options session;
     engine_choice engine;
     const char *config, *host, *api_key, *api_key_file, *cors, *tls_cert, *tls_key, *log_format,
-        *load_format, *script, *thinking, *recipe;
+        *load_format, *script, *thinking, *recipe, *policy;
     opt_list names;
     int64_t port, loops, max_running, max_queued, max_conns, max_body_mb, keepalive, drain,
         script_step;
@@ -30,13 +30,17 @@ typedef struct serve_options {
         .session = SESSION_DEFAULTS, .engine = ENGINE_DEFAULTS, .host = "127.0.0.1", .port = 8000, \
         .loops = 2, .max_running = 64, .max_queued = 1024, .max_conns = 8192, .max_body_mb = 64,   \
         .keepalive = 5, .drain = 600, .log_format = "text", .load_format = "auto",                 \
-        .thinking = "on", .recipe = "client", .script_step = 10000                                 \
+        .thinking = "on", .recipe = "client", .policy = "follow", .script_step = 10000             \
     }
 
 static const char *const log_formats[] = {"text", "json", NULL};
 static const char *const load_formats[] = {"auto", "dummy", "script", NULL};
 static const char *const on_off[] = {"on", "off", NULL};
 static const char *const recipes[] = {"client", "strict", NULL};
+static const char *const policies[] = {[GRAMMAR_POLICY_FOLLOW] = "follow",
+                                       [GRAMMAR_POLICY_STRICT] = "strict",
+                                       [GRAMMAR_POLICY_LENIENT] = "lenient",
+                                       NULL};
 
 static opt_result parse(serve_options *o, int argc, char **argv, di_status *st)
 {
@@ -77,6 +81,9 @@ static opt_result parse(serve_options *o, int argc, char **argv, di_status *st)
          .help = "reason when a chat does not say (default: on)", .choices = on_off},
         {.name = "recipe", .kind = OPT_CHOICE, .to = &o->recipe, .arg = "WORD",
          .help = "client, or strict: deepseek-recipe to the letter", .choices = recipes},
+        {.name = "constraint-policy", .kind = OPT_CHOICE, .to = &o->policy, .arg = "WORD",
+         .help = "keywords that cannot be enforced: follow the request's strict (default), strict, "
+                 "lenient", .choices = policies},
         {.name = "log-format", .kind = OPT_CHOICE, .to = &o->log_format, .arg = "WORD",
          .help = "text or json (default: text)", .choices = log_formats},
         {.name = "no-request-log", .kind = OPT_FLAG, .to = &o->no_log,
@@ -128,6 +135,15 @@ static void name_model(serve_options *o)
         o->names.item[o->names.n++] = n ? o->default_name : "model";
 }
 
+static grammar_policy policy_of(const serve_options *o)
+{
+    int i = 0;
+
+    while (policies[i] && strcmp(policies[i], o->policy) != 0)
+        i++;
+    return (grammar_policy)i;
+}
+
 static server_options server_options_of(const serve_options *o)
 {
     return (server_options){.host = o->host,
@@ -146,7 +162,8 @@ static server_options server_options_of(const serve_options *o)
                             .max_body = o->max_body_mb << 20,
                             .keepalive_s = (int)o->keepalive,
                             .thinking_off = strcmp(o->thinking, "off") == 0,
-                            .recipe_strict = strcmp(o->recipe, "strict") == 0};
+                            .recipe_strict = strcmp(o->recipe, "strict") == 0,
+                            .policy = policy_of(o)};
 }
 
 /* Wait for one of the signals, at most `ms` (-1 = for ever). The signal, or 0. */

@@ -67,9 +67,9 @@ struct cache {
 static char *key_of(const grammar_spec *spec, size_t *n)
 {
     const char *tool = spec->tool ? spec->tool : "";
-    int32_t head[] = {(int32_t)spec->kind,  spec->strict,      spec->compact,
-                      spec->max_whitespace, spec->single_call, spec->tool != NULL,
-                      (int32_t)strlen(tool)};
+    int32_t head[] = {(int32_t)spec->kind, spec->strict,         (int32_t)spec->policy,
+                      spec->compact,       spec->max_whitespace, spec->single_call,
+                      spec->tool != NULL,  (int32_t)strlen(tool)};
     str key = {0};
 
     str_append(&key, head, sizeof head);

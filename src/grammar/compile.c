@@ -235,23 +235,6 @@ static bool is_json(const grammar_spec *spec)
     return spec->kind == GRAMMAR_JSON || spec->kind == GRAMMAR_JSON_OBJECT;
 }
 
-/* A schema with the library's lenient mode switched on. */
-static di_code build_soft(const preflight *p, const grammar *g, const grammar_spec *spec,
-                          llg_matcher **out)
-{
-    source soft = {0};
-    di_code rc;
-
-    str_clear(&p->warnings->json);
-    rc = make_source(p, g, spec, true, &soft, NULL);
-    if (rc == DI_OK)
-        rc = str_ok(&soft.text) ? build(g, &soft, out, NULL, NULL) : DI_E_NOMEM;
-    if (rc == DI_OK)
-        library_warnings(g, &soft, p->warnings);
-    str_fini(&soft.text);
-    return rc;
-}
-
 static di_code probe(const void *arg, const char *schema, grammar_detail *d, di_status *st)
 {
     const grammar *g = arg;
@@ -262,6 +245,28 @@ static di_code probe(const void *arg, const char *schema, grammar_detail *d, di_
     if (g->llg->validate_grammar(&init, "json_schema", schema, message, sizeof message) >= 0)
         return DI_OK;
     return library_fault(d, st, message);
+}
+
+/* A schema again, each of its patterns tried by itself. Strict: says which one is refused. Else it
+ * is compiled without those, and with the library's lenient mode switched on. */
+static di_code build_carefully(const preflight *p, const grammar *g, const grammar_spec *spec,
+                               llg_matcher **out, di_status *st)
+{
+    preflight careful = *p;
+    source src = {0};
+    di_code rc;
+
+    careful.probe = probe;
+    careful.probe_arg = g;
+    str_clear(&p->warnings->json);
+    rc = make_source(&careful, g, spec, !p->strict, &src, st);
+    if (rc == DI_OK && !p->strict) {
+        rc = str_ok(&src.text) ? build(g, &src, out, NULL, NULL) : DI_E_NOMEM;
+        if (rc == DI_OK)
+            library_warnings(g, &src, p->warnings);
+    }
+    str_fini(&src.text);
+    return rc;
 }
 
 /* All tools again, each schema tried by itself. */
@@ -294,9 +299,13 @@ static di_code build_leniently(const preflight *p, const grammar *g, const gramm
         return rc;
     if (spec->kind == GRAMMAR_TOOL_CALL || spec->kind == GRAMMAR_TOOL_CALL_REQUIRED)
         return build_tools(p, g, spec, out, st);
-    if (d.fault == GRAMMAR_FAULT_UNSUPPORTED && is_json(spec) && !spec->strict &&
-        build_soft(p, g, spec, out) == DI_OK)
-        return DI_OK;
+    if (is_json(spec) &&
+        (d.fault == GRAMMAR_FAULT_UNSUPPORTED || strcmp(d.keyword, "pattern") == 0)) {
+        di_code again = build_carefully(p, g, spec, out, st);
+
+        if (again != DI_OK ? p->strict : *out != NULL)
+            return again;
+    }
     if (p->detail && p->detail->fault == GRAMMAR_FAULT_NONE)
         *p->detail = d;
     return di_fail(st, rc, "%s", first.message);
@@ -388,7 +397,7 @@ static di_code compile_here(grammar *g, const grammar_spec *spec, grammar_prog *
     preflight pre = {.mem = mem,
                      .detail = detail,
                      .warnings = &w,
-                     .strict = spec->strict,
+                     .strict = is_strict(spec, spec->strict),
                      .compact = spec->compact,
                      .max_whitespace = spec->max_whitespace > 0 ? spec->max_whitespace : 32};
     di_code rc = DI_OK;

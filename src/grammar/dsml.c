@@ -736,7 +736,7 @@ static di_code bad_tools(const preflight *p, const char *tool, const char *what,
 static di_code put_tools(dsml *d, const grammar_spec *spec, const snode *list, str *calls,
                          di_status *st)
 {
-    bool strict = d->p->strict;
+    bool strict;
     di_code rc = DI_OK;
 
     for (const snode *t = list->child; t; t = t->next, d->tool++) {
@@ -753,7 +753,8 @@ static di_code put_tools(dsml *d, const grammar_spec *spec, const snode *list, s
             continue;
         d->name = name->text;
         d->p->warnings->tool = d->name;
-        rc = put_tool(d, function, strict || (flag && flag->type == JSON_BOOL && flag->flag), st);
+        strict = spec->strict || (flag && flag->type == JSON_BOOL && flag->flag);
+        rc = put_tool(d, function, is_strict(spec, strict), st);
         d->p->warnings->tool = NULL;
         if (rc != DI_OK)
             return rc;

@@ -83,11 +83,20 @@ void grammar_free(grammar *g);
  * it was looked for), NOMEM. */
 di_code grammar_prepare(grammar *g, di_status *st);
 
+/* What becomes of a keyword that cannot be honoured: refused where the schema or tool says strict
+ * and dropped with a warning elsewhere; always refused; always dropped. */
+typedef enum grammar_policy {
+    GRAMMAR_POLICY_FOLLOW,
+    GRAMMAR_POLICY_STRICT,
+    GRAMMAR_POLICY_LENIENT
+} grammar_policy;
+
 typedef struct grammar_spec {
     grammar_kind kind;
     const char *text; /* n bytes; copied */
     size_t n;
-    bool strict;        /* refuse a keyword that cannot be honoured; else drop it with a warning */
+    bool strict; /* of a schema; of tools: of all, else each one's own "strict" counts */
+    grammar_policy policy;
     bool compact;       /* JSON without white space between tokens */
     int max_whitespace; /* white space characters in a row in JSON; 0 = 32 */
     const char *tool;   /* tool kinds: the only tool that may be called, or NULL */

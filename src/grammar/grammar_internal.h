@@ -106,6 +106,12 @@ typedef struct preflight {
     const void *probe_arg;
 } preflight;
 
+/* Whether a schema or tool is compiled strictly that says so itself (`own`) or does not. */
+static inline bool is_strict(const grammar_spec *spec, bool own)
+{
+    return spec->policy == GRAMMAR_POLICY_STRICT || (spec->policy == GRAMMAR_POLICY_FOLLOW && own);
+}
+
 /* Check a schema, which is changed: keywords that cannot be honoured go, or are refused; nodes that
  * no finite value fits become false. Errors: INVALID with detail, NOMEM. */
 di_code preflight_check(const preflight *p, snode *root, di_status *st);

@@ -209,6 +209,39 @@ static di_code check_pattern(const walk *w, const snode *at, const char *re, siz
     return fault_at(w, at, kind, keyword, why, st);
 }
 
+/* Whether the library takes a pattern, where that is tried (preflight.probe): it lacks features
+ * that JavaScript has. What it refuses is an error, or taken out of the schema. */
+static di_code try_pattern(const walk *w, snode *at, const char *re, size_t n, const char *keyword,
+                           di_status *st)
+{
+    str schema = {0};
+    json_write j = {.out = &schema};
+    grammar_detail detail = {.offset = -1};
+    di_status refused = {0};
+    di_code rc = DI_OK;
+
+    if (!w->p->probe)
+        return DI_OK;
+    jw_object(&j);
+    jw_key(&j, "type");
+    jw_cstr(&j, "string");
+    jw_key(&j, "pattern");
+    jw_string(&j, re, n);
+    jw_end(&j);
+    if (!str_ok(&schema)) {
+        rc = di_fail(st, DI_E_NOMEM, "no memory to check a schema");
+    } else if (w->p->probe(w->p->probe_arg, str_text(&schema), &detail, &refused) != DI_OK) {
+        if (w->p->strict) {
+            rc = fault_at(w, at, detail.fault, keyword, refused.message, st);
+        } else {
+            warn_at(w, at, keyword);
+            stree_remove(at);
+        }
+    }
+    str_fini(&schema);
+    return rc;
+}
+
 /* Other formats are annotations by the standard. */
 static di_code check_format(const walk *w, snode *v, di_status *st)
 {
@@ -274,9 +307,12 @@ static di_code check_map(walk *w, snode *v, bool patterns, di_status *st)
 {
     if (v->type != JSON_OBJECT)
         return fault_at(w, v, GRAMMAR_FAULT_SYNTAX, v->key, "an object of schemas is needed", st);
-    for (snode *c = v->child; c && patterns; c = c->next) {
+    for (snode *c = patterns ? v->child : NULL, *next; c; c = next) {
         di_code rc = check_pattern(w, c, c->key, c->n_key, v->key, st);
 
+        next = c->next;
+        if (rc == DI_OK)
+            rc = try_pattern(w, c, c->key, c->n_key, v->key, st);
         if (rc != DI_OK)
             return rc;
     }
@@ -320,6 +356,7 @@ static di_code check_unsupported(const walk *w, snode *v, di_status *st)
 
 static di_code check_keyword(walk *w, unit *u, snode *v, keyword_kind kind, di_status *st)
 {
+    di_code rc;
     double x;
 
     switch (kind) {
@@ -348,7 +385,8 @@ static di_code check_keyword(walk *w, unit *u, snode *v, keyword_kind kind, di_s
     case KW_PATTERN:
         if (v->type != JSON_STRING)
             return fault_at(w, v, GRAMMAR_FAULT_SYNTAX, v->key, "a pattern is a string", st);
-        return check_pattern(w, v, v->text, v->n_text, v->key, st);
+        rc = check_pattern(w, v, v->text, v->n_text, v->key, st);
+        return rc == DI_OK ? try_pattern(w, v, v->text, v->n_text, v->key, st) : rc;
     case KW_FORMAT:
         return check_format(w, v, st);
     case KW_REF:

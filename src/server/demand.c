@@ -45,14 +45,25 @@ static bool fail(recipe_error *e, const di_status *st, const grammar_detail *d, 
     return false;
 }
 
+/* Calls that the model may make but need not are no demand of the client. Where constraints are not
+ * to be had they are read tolerantly and the answer says so; unless a tool, or the server, is
+ * strict.
+ */
+static bool can_do_without(const recipe_request *q, grammar_policy policy)
+{
+    return q->constraint.kind == RECIPE_CONSTRAINT_TOOL_CALL && policy != GRAMMAR_POLICY_STRICT &&
+           !any_strict(&q->chat);
+}
+
 bool demand_make(demand *c, grammar *g, const recipe_request *q, int32_t last_token,
-                 recipe_error *e)
+                 grammar_policy policy, recipe_error *e)
 {
     const recipe_constraint *k = &q->constraint;
     const grammar_spec spec = {.kind = kind_of(k->kind),
                                .text = k->text,
                                .n = k->n,
-                               .strict = k->strict || any_strict(&q->chat),
+                               .strict = k->strict,
+                               .policy = policy,
                                .single_call = k->one_call};
     const grammar_start start = {.last_token = last_token,
                                  .in_reasoning = q->parsing.stage == RECIPE_STAGE_REASONING ||
@@ -63,11 +74,8 @@ bool demand_make(demand *c, grammar *g, const recipe_request *q, int32_t last_to
     if (k->kind == RECIPE_CONSTRAINT_NONE)
         return true;
     if (grammar_compile(g, &spec, &c->prog, &detail, &st) != DI_OK) {
-        /* Calls that the model may make but need not are no demand of the client: without the
-         * library they are read tolerantly (docs/api.md). */
-        if (st.code == DI_E_UNSUPPORTED && k->kind == RECIPE_CONSTRAINT_TOOL_CALL && !spec.strict)
-            return true;
-        return fail(e, &st, &detail, spec.kind);
+        c->free_calls = st.code == DI_E_UNSUPPORTED && can_do_without(q, policy);
+        return c->free_calls || fail(e, &st, &detail, spec.kind);
     }
     if (grammar_state_new(c->prog, &start, &c->state, &st) != DI_OK)
         return fail(e, &st, &detail, spec.kind);
@@ -78,6 +86,8 @@ const char *demand_warnings(const demand *c)
 {
     const char *w = c->prog ? grammar_prog_warnings(c->prog) : "[]";
 
+    if (c->free_calls)
+        return "[{\"pointer\": \"\", \"keyword\": \"tools\"}]";
     return strcmp(w, "[]") == 0 ? NULL : w;
 }
 

@@ -9,12 +9,13 @@
 typedef struct demand {
     grammar_state *state; /* NULL: anything goes. di_submit takes it over */
     grammar_prog *prog;
+    bool free_calls; /* tools without a constraint: the library is absent */
 } demand;
 
 /* Compile what q asks for. last_token: of the prompt. False: *e says why: 400 (the schema, pattern
  * or grammar), 501 (no library). */
 bool demand_make(demand *c, grammar *g, const recipe_request *q, int32_t last_token,
-                 recipe_error *e);
+                 grammar_policy policy, recipe_error *e);
 
 /* Parts of the schema that were dropped, as a JSON list; NULL when none were. */
 const char *demand_warnings(const demand *c);

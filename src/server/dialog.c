@@ -462,7 +462,8 @@ static void prepare(work *w)
         read_body(d);
     if (!d->failed)
         d->failed = !demand_make(&d->demand, d->base.loop->srv->grammar, &d->q,
-                                 d->ids.n ? d->ids.ids[d->ids.n - 1] : -1, &d->error);
+                                 d->ids.n ? d->ids.ids[d->ids.n - 1] : -1,
+                                 d->base.loop->srv->opt.policy, &d->error);
 }
 
 static void prepared(work *w)

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "grammar/grammar.h"
 #include "server/backend.h"
 
 typedef struct server server;
@@ -27,17 +28,18 @@ typedef struct server_options {
     const char *cors;         /* origin that browsers may call from, "*" = all; NULL = none */
     const char *tls_cert, *tls_key; /* PEM files; both or none */
     bool log_json, log_off;
-    int max_conns;       /* 8,192 */
-    int64_t max_body;    /* bytes of a body; 64 MiB */
-    int64_t max_bodies;  /* bytes of all bodies that are being received; 1 GiB */
-    int64_t max_pending; /* bytes that a client may leave unread in a stream; 1 MiB */
-    int keepalive_s;     /* comment in a silent stream; 5 */
-    int idle_s;          /* connection without a request; 75 */
-    int head_s;          /* to send a head; 10 */
-    int stall_s;         /* without progress in a body or an answer; 30 */
-    int retry_after_s;   /* what 429 and 503 recommend; 1 */
-    bool thinking_off;   /* what chats do that do not say */
-    bool recipe_strict;  /* deepseek-recipe's behaviour to the letter (docs/api.md) */
+    int max_conns;         /* 8,192 */
+    int64_t max_body;      /* bytes of a body; 64 MiB */
+    int64_t max_bodies;    /* bytes of all bodies that are being received; 1 GiB */
+    int64_t max_pending;   /* bytes that a client may leave unread in a stream; 1 MiB */
+    int keepalive_s;       /* comment in a silent stream; 5 */
+    int idle_s;            /* connection without a request; 75 */
+    int head_s;            /* to send a head; 10 */
+    int stall_s;           /* without progress in a body or an answer; 30 */
+    int retry_after_s;     /* what 429 and 503 recommend; 1 */
+    bool thinking_off;     /* what chats do that do not say */
+    bool recipe_strict;    /* deepseek-recipe's behaviour to the letter (docs/api.md) */
+    grammar_policy policy; /* of schemas that cannot be honoured; FOLLOW */
 } server_options;
 
 /* Listen and serve. The back end must outlive the server. Errors: INVALID, IO (address in use),

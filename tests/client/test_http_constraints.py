@@ -149,3 +149,81 @@ def test_calls_cannot_be_opened_without_tools(any_server):
     kept = any_server.post("/v1/chat/completions", {**ask(max_tokens=8, temperature=0)})["choices"][0]
     banned = any_server.post("/v1/chat/completions", asked)["choices"][0]
     assert kept["message"]["content"] == banned["message"]["content"]
+
+
+# ---- what cannot be honoured ----
+
+PLAIN = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^x"}},
+         "required": ["a"], "additionalProperties": False}
+AHEAD = {**PLAIN, "properties": {"a": {"type": "string", "pattern": "^(?=x)"}}}  # no lookahead
+
+
+def shaped(body, strict=None):
+    return {"response_format": {"type": "json_schema",
+                                "json_schema": {"name": "x", "schema": body, "strict": strict}}}
+
+
+def tool(name, strict=None):
+    return {"type": "function", "function": {"name": name, "parameters": AHEAD if name == "odd" else PLAIN,
+                                             "strict": strict}}
+
+
+def tools(*which):
+    return {"tools": list(which)}
+
+
+# What is asked, and what becomes of it under each policy: None = nothing is dropped.
+POLICIES = [
+    (shaped(AHEAD), {"follow": "pattern", "strict": 400, "lenient": "pattern"}),
+    (shaped(AHEAD, True), {"follow": 400, "strict": 400, "lenient": "pattern"}),
+    (shaped(PLAIN, True), {"follow": None, "strict": None, "lenient": None}),
+    (tools(tool("odd")), {"follow": "pattern", "strict": 400, "lenient": "pattern"}),
+    (tools(tool("odd", True)), {"follow": 400, "strict": 400, "lenient": "pattern"}),
+    (tools(tool("odd"), tool("good", True)), {"follow": "pattern", "strict": 400, "lenient": "pattern"}),
+    (tools(tool("odd", True), tool("good")), {"follow": 400, "strict": 400, "lenient": "pattern"}),
+]
+
+
+@pytest.mark.parametrize("policy", ["follow", "strict", "lenient"])
+def test_the_policy_says_what_becomes_of_what_cannot_be_enforced(server, policy, tmp_path):
+    config = tmp_path / "options"
+    config.write_text(f"constraint-policy = {policy}\n")
+    options = ["--constraint-policy", policy] if policy == "lenient" else ["--config", config]
+    with serve(*(options if policy != "follow" else []), script=[{"reply": "{}"}],
+               tmp_path=tmp_path) as s:
+        for fields, wanted in POLICIES:
+            status, headers, body = s.request("POST", "/v1/chat/completions", ask(**fields))
+            if wanted[policy] == 400:
+                error = json.loads(body)["error"]
+                assert (status, error["code"]) == (400, "unsupported_keyword"), (policy, fields)
+                assert "pattern" in error["message"] and ("odd" in error["message"] or
+                                                          "tools" not in fields)
+            else:
+                assert status == 200, (policy, fields, body)
+                dropped = [w["keyword"] for w in json.loads(headers.get("x-deepinfer-warnings", "[]"))]
+                assert dropped == ([wanted[policy]] if wanted[policy] else []), (policy, fields)
+
+
+def test_without_the_library_only_tools_that_are_not_strict_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("DI_LLGUIDANCE", str(tmp_path / "none.so"))
+    refused = [{"response_format": {"type": "json_object"}}, {"response_format": schema()},
+               {"response_format": {"type": "regex", "regex": "a"}},
+               {"response_format": {"type": "ebnf", "grammar": 'root ::= "a"'}},
+               {**tools(tool("good")), "tool_choice": "required"}, tools(tool("good", True)),
+               tools(tool("good", True), tool("odd"))]
+    script = [{"reply": "words"}]
+    for policy in ["follow", "strict", "lenient"]:
+        with serve("--constraint-policy", policy, script=script, tmp_path=tmp_path) as s:
+            for fields in refused:
+                error = s.post("/v1/chat/completions", ask(**fields), status=501)["error"]
+                assert error["code"] == "constrained_output_unavailable"
+            status, headers, body = s.request("POST", "/v1/chat/completions", ask(**tools(tool("good"))))
+            if policy == "strict":
+                assert status == 501
+            else:
+                assert status == 200
+                assert json.loads(headers["x-deepinfer-warnings"]) == [{"pointer": "", "keyword": "tools"}]
+                assert json.loads(body)["choices"][0]["message"]["content"] == "words"
+            for fields in [{}, {**tools(tool("good", True)), "tool_choice": "none"}]:
+                status, headers, _ = s.request("POST", "/v1/chat/completions", ask(**fields))
+                assert status == 200 and "x-deepinfer-warnings" not in headers

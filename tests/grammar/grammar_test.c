@@ -36,7 +36,7 @@ static const char person[] =
     "\"type\":\"integer\",\"minimum\":0,\"maximum\":150},\"kids\":{\"type\":\"array\",\"items\":{"
     "\"$ref\":\"#\"},\"maxItems\":2}},\"required\":[\"name\",\"age\"],\"additionalProperties\":"
     "false}";
-static const char tools[] =
+static const char strict_tool[] =
     "[{\"type\":\"function\",\"function\":{\"name\":\"a\",\"parameters\":{\"type\":\"object\","
     "\"properties\":{\"q\":{\"type\":\"string\"},\"n\":{\"type\":\"integer\"}},\"required\":[\"q\"]"
     "}}},{\"type\":\"function\",\"function\":{\"name\":\"ab\",\"parameters\":null}}]";
@@ -503,6 +503,10 @@ static void test_faults_name_their_place(void **state)
         {"{\"$ref\":\"https://x.example/s\"}", GRAMMAR_JSON, GRAMMAR_FAULT_UNSUPPORTED, "", "$ref",
          ""},
         {"{\"pattern\":\"a{3,2}\"}", GRAMMAR_JSON, GRAMMAR_FAULT_SYNTAX, "/pattern", "pattern", ""},
+        {"{\"items\":{\"pattern\":\"^(?=x)\"}}", GRAMMAR_JSON, GRAMMAR_FAULT_UNSUPPORTED,
+         "/items/pattern", "pattern", ""},
+        {"{\"patternProperties\":{\"(a)\\\\1\":{}}}", GRAMMAR_JSON, GRAMMAR_FAULT_UNSUPPORTED,
+         "/patternProperties/(a)\\1", "patternProperties", ""},
         {"{\"oneOf\":[{\"minimum\":1},{\"maximum\":5}]}", GRAMMAR_JSON, GRAMMAR_FAULT_UNSUPPORTED,
          "", "oneOf", ""},
         {"{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}",
@@ -540,6 +544,54 @@ static void test_faults_name_their_place(void **state)
         assert_true(st.message[0] != 0);
     }
     assert_string_equal(grammar_fault_code(GRAMMAR_FAULT_SYNTAX, GRAMMAR_REGEX), "invalid_regex");
+}
+
+/* Only the patterns that the library refuses go. */
+static void test_patterns_of_javascript_are_dropped_one_by_one(void **state)
+{
+    grammar_prog *p = compiled(spec_of(
+        GRAMMAR_JSON,
+        "{\"type\":\"object\",\"additionalProperties\":false,\"required\":[\"a\",\"b\"],"
+        "\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^(?!x)\",\"maxLength\":2},"
+        "\"b\":{\"type\":\"string\",\"pattern\":\"^[0-9]+$\"}}}"));
+
+    (void)state;
+    assert_string_equal(grammar_prog_warnings(p),
+                        "[{\"pointer\": \"/properties/a/pattern\", \"keyword\": \"pattern\"}]");
+    assert_true(takes(p, "{\"a\":\"x\",\"b\":\"7\"}", true));
+    assert_false(takes(p, "{\"a\":\"xyz\"", false));
+    assert_false(takes(p, "{\"a\":\"x\",\"b\":\"y\"", false));
+    grammar_prog_unref(p);
+}
+
+/* Who says strict, and who decides. */
+static void test_the_policy_comes_before_what_a_tool_says(void **state)
+{
+    static const char strict_tool[] =
+        "[{\"name\":\"t\",\"strict\":true,\"parameters\":{\"type\":\"object\",\"properties\":"
+        "{\"x\":{\"type\":\"array\",\"uniqueItems\":true}}}}]";
+    static const struct {
+        grammar_kind kind;
+        const char *text;
+        bool strict, ok[3]; /* by policy */
+    } cases[] = {{GRAMMAR_TOOL_CALL, strict_tool, false, {false, false, true}},
+                 {GRAMMAR_JSON, "{\"uniqueItems\":true}", false, {true, false, true}},
+                 {GRAMMAR_JSON, "{\"uniqueItems\":true}", true, {false, false, true}}};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++)
+        for (int policy = 0; policy < 3; policy++) {
+            grammar_spec spec = spec_of(cases[i].kind, cases[i].text);
+            grammar_prog *p = NULL;
+
+            spec.strict = cases[i].strict;
+            spec.policy = (grammar_policy)policy;
+            assert_int_equal(grammar_compile(g, &spec, &p, NULL, NULL) == DI_OK,
+                             cases[i].ok[policy]);
+            if (p)
+                assert_non_null(strstr(grammar_prog_warnings(p), "uniqueItems"));
+            grammar_prog_unref(p);
+        }
 }
 
 static void test_what_is_dropped_is_named(void **state)
@@ -787,6 +839,8 @@ int main(void)
         cmocka_unit_test(test_background_compilations_report_once_also_when_cancelled),
         cmocka_unit_test(test_a_state_may_outlive_its_constraints),
         cmocka_unit_test(test_faults_name_their_place),
+        cmocka_unit_test(test_patterns_of_javascript_are_dropped_one_by_one),
+        cmocka_unit_test(test_the_policy_comes_before_what_a_tool_says),
         cmocka_unit_test(test_what_is_dropped_is_named),
         cmocka_unit_test(test_the_seeming_pitfalls_of_schemas),
         cmocka_unit_test(test_grammars_are_exact_where_a_greedy_lexer_is_not),
