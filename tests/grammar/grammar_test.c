@@ -36,7 +36,7 @@ static const char person[] =
     "\"type\":\"integer\",\"minimum\":0,\"maximum\":150},\"kids\":{\"type\":\"array\",\"items\":{"
     "\"$ref\":\"#\"},\"maxItems\":2}},\"required\":[\"name\",\"age\"],\"additionalProperties\":"
     "false}";
-static const char strict_tool[] =
+static const char tools[] =
     "[{\"type\":\"function\",\"function\":{\"name\":\"a\",\"parameters\":{\"type\":\"object\","
     "\"properties\":{\"q\":{\"type\":\"string\"},\"n\":{\"type\":\"integer\"}},\"required\":[\"q\"]"
     "}}},{\"type\":\"function\",\"function\":{\"name\":\"ab\",\"parameters\":null}}]";
