@@ -162,3 +162,19 @@ def test_dashboards_of_other_servers_find_their_series(tmp_path):
     assert m[f"sglang:gen_throughput{{{g}}}"] > 0
     for name in ["num_running_reqs", "num_queue_reqs", "token_usage", "cache_hit_rate"]:
         assert f"sglang:{name}{{{g}}}" in m
+
+
+def test_the_context_is_full_to_the_last_token(server):
+    """Prompt and answer together may have as many tokens as the context, and not one more."""
+    body = {"model": "tiny", "messages": HI, "thinking": {"type": "disabled"}}
+    with serve("--context", "64", "--script-step-us", "0") as s:
+        prompt = s.post("/apply-template", body)["count"]
+        full = s.post(CHAT, {**body, "max_tokens": 64 - prompt})
+        assert full["choices"][0]["finish_reason"] == "length"
+        assert full["usage"]["total_tokens"] == 64
+        e = s.post(CHAT, {**body, "max_tokens": 65 - prompt}, status=400)["error"]
+        assert e["code"] == "context_length_exceeded"
+        rest = s.post(CHAT, body)  # nothing asked: what there is room for
+        assert rest["usage"]["total_tokens"] == 64
+        assert s.complete([5] * 64, max_tokens=9)["usage"]["completion_tokens"] == 1
+        assert s.post("/v1/completions", {"model": "tiny", "prompt": [5] * 65}, status=400)

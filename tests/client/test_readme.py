@@ -1,4 +1,4 @@
-"""The examples of the README do what it says."""
+"""The examples of README and docs/api.md do what is said there."""
 import json
 import re
 import subprocess
@@ -28,10 +28,12 @@ def test_curl(server):
     assert got == want
 
 
-def test_python(server):
-    pytest.importorskip("openai")
-    code = re.search(r"```python\n(.*?)```", README, re.S).group(1)
-    done = subprocess.run([sys.executable, "-c", code.replace(":8000", f":{server.port}")],
+@pytest.mark.parametrize("file, package", [("README.md", "openai"), ("docs/api.md", "anthropic")])
+def test_python(server, file, package):
+    pytest.importorskip(package)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / file).read_text(), re.S)
+    assert len(blocks) == 1 and package in blocks[0]
+    done = subprocess.run([sys.executable, "-c", blocks[0].replace(":8000", f":{server.port}")],
                           capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout) > 100
