@@ -1,1 +1,1 @@
-di_bench(bench_grammar SOURCES grammar.c USES base tokenizer grammar)
+di_bench(bench_grammar SOURCES grammar.c grammar_large.c USES base tokenizer grammar)
