@@ -276,6 +276,9 @@ typedef struct di_stats {
     int64_t running, waiting, waiting_tokens;
     uint64_t busy_ns, idle_ns; /* of the executing side, while there was work */
     uint64_t host_ns;          /* host work of steps */
+    /* On a GPU, of busy_ns: time in which it had work; kernels that ran; how often many of them
+     * were started by one call, as a recorded step. */
+    uint64_t device_ns, launches, replays;
     /* The least that the steps had to read and compute: weights once per step (routed experts as
      * even routing would choose them), state of sequences, products. */
     double work_bytes, work_flops;

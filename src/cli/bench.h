@@ -39,8 +39,9 @@ typedef struct bench_phase {
     double roofline;    /* share: least time at the ceilings / time taken */
     bool compute_bound; /* the larger ceiling is that of operations */
     double mfu;         /* operations / ceiling */
-    double idle;        /* of the executing side */
+    double idle;        /* of the executing side, on a GPU of that */
     double step_ms, host_us, steps;
+    double launches; /* of kernels per step; 0 on a CPU */
 } bench_phase;
 
 typedef struct bench_point {

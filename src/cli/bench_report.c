@@ -85,7 +85,7 @@ static void put_rows(FILE *f, const bench *b)
           ",decode_tokens_per_s,decode_roofline,decode_bound,decode_mfu,decode_idle,decode_step_ms"
           ",decode_host_us,decode_steps,user_tokens_per_s,tokens_per_step,verified_per_step"
           ",acceptance,tpot_ms_p50,tpot_ms_p90,tpot_ms_p99,itl_ms_p50,itl_ms_p90,itl_ms_p99"
-          ",decode_front,read_gb_per_s,gflop_per_s\n",
+          ",decode_front,read_gb_per_s,gflop_per_s,prefill_launches,decode_launches\n",
           f);
     for (int i = 0; i < b->n_points; i++) {
         const bench_point *p = &b->point[i];
@@ -100,7 +100,8 @@ static void put_rows(FILE *f, const bench *b)
                 p->verified_per_step, p->acceptance);
         put_spread(f, p->tpot);
         put_spread(f, p->gap);
-        fprintf(f, ",%d,%.2f,%.1f\n", p->front_decode, p->peak.bytes * 1e-9, p->peak.flops * 1e-9);
+        fprintf(f, ",%d,%.2f,%.1f,%.0f,%.0f\n", p->front_decode, p->peak.bytes * 1e-9,
+                p->peak.flops * 1e-9, p->prefill.launches, p->decode.launches);
     }
 }
 

@@ -26,6 +26,11 @@ bench_phase bench_phase_of(const bench *b, const di_stats *from, const di_stats 
     double busy = (double)(to->busy_ns - from->busy_ns),
            idle = (double)(to->idle_ns - from->idle_ns);
     double steps = (double)(to->steps - from->steps);
+    double launches = (double)(to->launches - from->launches);
+    double all = busy + idle;
+
+    if (launches > 0) /* a GPU idles whenever it has no work, in steps too */
+        idle = all - (double)(to->device_ns - from->device_ns);
 
     return (bench_phase){
         .measured = seconds > 0 && steps > 0,
@@ -34,7 +39,8 @@ bench_phase bench_phase_of(const bench *b, const di_stats *from, const di_stats 
         .roofline = seconds > 0 ? (bytes_s > flops_s ? bytes_s : flops_s) / seconds : 0,
         .compute_bound = flops_s > bytes_s,
         .mfu = seconds > 0 ? flops_s / seconds : 0,
-        .idle = busy + idle > 0 ? idle / (busy + idle) : 0,
+        .idle = all > 0 ? idle / all : 0,
+        .launches = steps > 0 ? launches / steps : 0,
         .step_ms = steps > 0 ? busy * 1e-6 / steps : 0,
         .host_us = steps > 0 ? (double)(to->host_ns - from->host_ns) * 1e-3 / steps : 0,
         .steps = steps};

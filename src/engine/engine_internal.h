@@ -169,6 +169,7 @@ typedef struct job {
     part_result *result; /* [max_seqs] */
     di_status failed;    /* of a step that failed */
     uint64_t run_ns;     /* time that the step took */
+    kernel_counters did; /* in it */
     double forward_us;   /* of it, without proposing drafts; 0 when no row ran */
     int n_rows;          /* rows that it really had */
     model_work work;     /* the least that it had to read and compute */

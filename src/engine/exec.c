@@ -174,9 +174,21 @@ static void fail_step(job *j, const di_status *st)
     }
 }
 
+/* What the back end did since it had counted `from`. */
+static kernel_counters done_since(const kernels *k, kernel_counters from)
+{
+    kernel_counters to = k->ops->counters(k);
+
+    return (kernel_counters){.launches = to.launches - from.launches,
+                             .replays = to.replays - from.replays,
+                             .records = to.records - from.records,
+                             .busy_ns = to.busy_ns - from.busy_ns};
+}
+
 void exec_run(di_engine *e, job *j)
 {
     exec *x = &e->x;
+    kernel_counters before;
     uint64_t start, middle;
     double start_us;
     di_status st = {0};
@@ -186,13 +198,14 @@ void exec_run(di_engine *e, job *j)
     pthread_mutex_lock(&e->model->running);
     start = clock_ns();
     start_us = exec_clock_us(e);
+    before = x->k->ops->counters(x->k);
     x->k->ops->copy(x->k, j->plan.load, j->plan.n_loads);
     drafts_choose(e, j);
     n = build_rows(e, j);
     j->work = (model_work){0};
     if (n > 0) {
         model_work_forward(x->m, x->rows, n, &j->work);
-        if (model_forward(x->m, x->rows, n, &logits, &st) != DI_OK ||
+        if (model_launch(x->m, x->rows, n, &logits, &st) != DI_OK ||
             exec_sample(e, j, n, logits, &st) != DI_OK)
             fail_step(j, &st);
     }
@@ -209,6 +222,7 @@ void exec_run(di_engine *e, job *j)
         j->result[i].finish = c->x.finish;
         j->result[i].len = c->x.len;
     }
+    j->did = done_since(x->k, before);
     j->run_ns = clock_ns() - start;
     pthread_mutex_unlock(&e->model->running);
 }

@@ -509,6 +509,9 @@ static void publish_stats(di_engine *e)
     pthread_mutex_lock(&e->lock);
     e->now.busy_ns = e->stats.busy_ns; /* the executing side's */
     e->now.idle_ns = e->stats.idle_ns;
+    e->now.device_ns = e->stats.device_ns;
+    e->now.launches = e->stats.launches;
+    e->now.replays = e->stats.replays;
     e->now.work_bytes = e->stats.work_bytes;
     e->now.work_flops = e->stats.work_flops;
     e->now.waiting = e->n_queued;
@@ -521,6 +524,9 @@ static void publish_stats(di_engine *e)
 static void count_run(di_engine *e, const job *j)
 {
     e->stats.busy_ns += j->run_ns;
+    e->stats.device_ns += j->did.busy_ns;
+    e->stats.launches += j->did.launches;
+    e->stats.replays += j->did.replays;
     e->stats.work_bytes += j->work.bytes;
     e->stats.work_flops += j->work.flops;
 }

@@ -55,6 +55,12 @@ static int fields(field *f, const di_stats *a, const di_stats *b, double seconds
     f[n++] = (field){"idle_share", share(idle, busy + idle), 4};
     f[n++] = (field){"host_us_per_step",
                      steps ? (double)(b->host_ns - a->host_ns) * 1e-3 / (double)steps : 0, 1};
+    if (b->launches == 0) /* no GPU */
+        return n;
+    f[n++] = (field){"device_idle_share",
+                     busy + idle ? 1 - share(b->device_ns - a->device_ns, busy + idle) : 0, 4};
+    f[n++] = (field){"launches_per_step", share(b->launches - a->launches, steps), 1};
+    f[n++] = (field){"replays_per_step", share(b->replays - a->replays, steps), 2};
     return n;
 }
 

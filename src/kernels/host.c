@@ -32,10 +32,10 @@ uint64_t host_memory_free(kernels *k)
     return sysinfo(&info) == 0 ? (uint64_t)info.freeram * info.mem_unit : 0;
 }
 
-uint64_t host_n_launches(const kernels *k)
+kernel_counters host_counters(const kernels *k)
 {
     (void)k;
-    return 0;
+    return (kernel_counters){0};
 }
 
 void host_keep_rows(kernels *k, const keep_rows_args *a)

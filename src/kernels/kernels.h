@@ -28,6 +28,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/compress.h"
+#include "kernels/counters.h"
 #include "kernels/engram.h"
 #include "kernels/hc.h"
 #include "kernels/index.h"
@@ -109,6 +110,17 @@ typedef struct kernel_ops {
     /* Bytes that are free where state lies; 0 when nobody knows. */
     uint64_t (*memory_free)(kernels *k);
 
+    /* Steps that may be recorded; NULL in host memory, where nothing is gained. Between replay,
+     * which answers false, and recorded there are only operations that return nothing, and they and
+     * all their arguments follow from the key. Once replay has run them itself it answers true, and
+     * the caller leaves them out. buf_free, shared_free, unload and reserve forget all records. */
+    bool (*replay)(kernels *k, const void *key, size_t bytes);
+    void (*recorded)(kernels *k);
+    void (*tables)(kernels *k, const tables_args *a);
+    /* Take rows for `sample` before the operations that are recorded; false when there is not
+     * enough room for what they point at. */
+    bool (*sample_stage)(kernels *k, const sample_row *row, int n, int vocab);
+
     /* The operations, in the order of a layer. */
     void (*gather)(kernels *k, const gather_args *a);
     void (*rope_rows)(kernels *k, const rope_rows_args *a);
@@ -134,8 +146,8 @@ typedef struct kernel_ops {
 
     /* Wait for all that was asked for; report the first device error since the last finish. */
     di_code (*finish)(kernels *k, di_status *st);
-    /* Kernels launched on the device so far; 0 in host memory. Proves where the work was done. */
-    uint64_t (*n_launches)(const kernels *k);
+    /* Proves where the work was done. */
+    kernel_counters (*counters)(const kernels *k);
     void (*close)(kernels *k); /* free impl, which may still be NULL */
 } kernel_ops;
 

@@ -6,6 +6,7 @@
  * temperature, top-k, top-p over what top-k left, min-p, noise. Ties go to the lower id. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct weight;
@@ -40,6 +41,8 @@ typedef struct sample_args {
     int n, vocab;
     const float *logits;   /* [n][vocab] f32, not changed */
     const sample_row *row; /* [n], host memory */
+    int64_t ahead;         /* added to their positions */
+    bool staged;           /* `row` is what the last sample_stage was given */
     int32_t *token;        /* [n]; -1 when the mask allows nothing */
 } sample_args;
 

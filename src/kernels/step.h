@@ -19,12 +19,25 @@ typedef struct step {
 
 /* The compression groups that a step completes, for one ratio. Group g of a sequence covers
  * positions g*ratio .. g*ratio+ratio-1 and is completed by the row of its last token. */
+#define STEP_NO_GROUP (-1)
 typedef struct step_groups {
     int n, ratio;
-    const int32_t *last_row; /* [n] the completing row; earlier tokens of the group are the rows
+    const int32_t *last_row; /* [n] STEP_NO_GROUP: none, what belongs to it is left as it is;
+                              * else the completing row; earlier tokens of the group are the rows
                               * before it, or in the open ring when they lie before this step */
     const int64_t *entry;    /* [n] index of the compressed entry */
 } step_groups;
+
+/* Copy the block tables of the sequences, which the host writes, to where operations read them
+ * fast, and let the views point there: sequence i's first blocks, as many as its rows reach, become
+ * to[i * stride ..]. Only on a device. */
+typedef struct tables_args {
+    int n_seqs;
+    const int32_t *row0; /* [n_seqs + 1] */
+    kv_view *view;       /* [n_seqs] */
+    int32_t *to;
+    int64_t stride; /* blocks up to the largest position */
+} tables_args;
 
 /* cos and sin of pos * freq for every row: cs [n][rope/2][2] f32.
  * The angle is an fp32 product, cos and sin are those of that fp32 number (spec 4.2). */

@@ -51,29 +51,18 @@ static di_code new_host(model *m, void *out, size_t count, size_t size, di_statu
     return DI_OK;
 }
 
-static di_code new_dual(model *m, dual *d, size_t count, size_t size, di_status *st)
+/* The region of all duals, host memory that copies are fast from, and its device half. */
+static di_code reserve_arena(model *m, di_status *st)
 {
+    step_arena *a = &m->arena;
     di_code rc = DI_OK;
 
-    DI_TRY(new_host(m, &d->host, count, size, st));
-    DI_TRY(new_buf(m, &d->dev, count, size, st));
-done:
-    return rc;
-}
-
-static di_code new_step_rows(model *m, step_rows *r, di_status *st)
-{
-    di_code rc = DI_OK;
-    size_t n = (size_t)m->cap_rows, n_seqs = (size_t)m->opt.max_seqs;
-    size_t cs = (size_t)m->plan.half * 2 * sizeof(float);
-
-    DI_TRY(new_dual(m, &r->row0, n_seqs + 1, sizeof(int32_t), st));
-    DI_TRY(new_dual(m, &r->seq, n, sizeof(int32_t), st));
-    DI_TRY(new_dual(m, &r->pos, n, sizeof(int64_t), st));
-    DI_TRY(new_dual(m, &r->image, n, 1, st));
-    DI_TRY(new_dual(m, &r->view, n_seqs, sizeof(kv_view), st));
-    DI_TRY(new_buf(m, &r->cs_window, n, cs, st));
-    DI_TRY(new_buf(m, &r->cs_comp, n, cs, st));
+    step_lay(m, (size_t)m->cap_rows, (size_t)m->opt.max_seqs, (size_t)m->cap_head);
+    a->cap = a->used;
+    m->step_bytes += mem_aligned_bytes(a->cap);
+    if (!m->sizing && !(a->host = m->k->ops->shared_new(m->k, a->cap)))
+        return di_fail(st, DI_E_NOMEM, "no memory for %zu bytes of step metadata", a->cap);
+    DI_TRY(new_buf(m, &a->dev, a->cap, 1, st));
 done:
     return rc;
 }
@@ -81,32 +70,26 @@ done:
 static di_code reserve_metadata(model *m, di_status *st)
 {
     di_code rc = DI_OK;
-    const model_config *c = &m->cfg;
-    size_t n = (size_t)m->cap_rows, half = (size_t)m->plan.half;
-    size_t n_seqs = (size_t)m->opt.max_seqs;
-    size_t ids = (size_t)c->n_engram * n * (size_t)config_engram_cols(c);
+    step_rows *rows[] = {&m->rows, &m->tail, &m->kept};
+    size_t n = (size_t)m->cap_rows, half = (size_t)m->plan.half, cs = half * 2 * sizeof(float);
+    size_t n_seqs = (size_t)m->opt.max_seqs, drafts = n_seqs * (size_t)m->opt.max_draft;
+    size_t blocks = (size_t)(m->opt.context / KV_BLOCK_TOKENS) + 1;
 
-    DI_TRY(new_step_rows(m, &m->rows, st));
-    DI_TRY(new_step_rows(m, &m->tail, st));
-    DI_TRY(new_step_rows(m, &m->kept, st));
-    DI_TRY(new_dual(m, &m->lead, 2 * (size_t)m->opt.max_seqs, sizeof(int32_t), st));
-    DI_TRY(new_dual(m, &m->lead_view, (size_t)m->opt.max_seqs, sizeof(kv_view), st));
-    DI_TRY(new_dual(m, &m->keep, n, sizeof(int32_t), st));
-    for (int i = 0; i < m->plan.n_ratios; i++) {
-        DI_TRY(new_dual(m, &m->comp[i].last_row, n, sizeof(int32_t), st));
-        DI_TRY(new_dual(m, &m->comp[i].entry, n, sizeof(int64_t), st));
-        DI_TRY(new_dual(m, &m->comp[i].first_pos, n, sizeof(int64_t), st));
-        DI_TRY(new_buf(m, &m->comp[i].cs, n, half * 2 * sizeof(float), st));
+    DI_TRY(reserve_arena(m, st));
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        DI_TRY(new_buf(m, &rows[i]->cs_window, n, cs, st));
+        DI_TRY(new_buf(m, &rows[i]->cs_comp, n, cs, st));
     }
-    DI_TRY(new_dual(m, &m->token, n, sizeof(int32_t), st));
-    DI_TRY(new_dual(m, &m->vectors, n, sizeof(uint16_t *), st));
-    DI_TRY(new_dual(m, &m->engram_ids, ids, sizeof(int64_t), st));
-    DI_TRY(new_dual(m, &m->head_rows, (size_t)m->cap_head, sizeof(int32_t), st));
+    for (int i = 0; i < m->plan.n_ratios; i++)
+        DI_TRY(new_buf(m, &m->comp[i].cs, n, cs, st));
+    if (m->records) {
+        DI_TRY(new_buf(m, &m->tables, n_seqs * blocks, sizeof *m->tables, st));
+        DI_TRY(new_buf(m, &m->kept_tables, n_seqs * blocks, sizeof *m->tables, st));
+    }
     DI_TRY(new_buf(m, &m->freq_window, half, sizeof(float), st));
     DI_TRY(new_buf(m, &m->freq_comp, half, sizeof(float), st));
     DI_TRY(new_host(m, &m->sample, n_seqs, sizeof *m->sample, st));
-    DI_TRY(new_host(m, &m->draft_host, n_seqs, sizeof *m->draft_host, st));
-    DI_TRY(new_host(m, &m->conf_host, n_seqs, sizeof *m->conf_host, st));
+    DI_TRY(new_host(m, &m->draft_host, 2 * drafts, sizeof *m->draft_host, st));
     DI_TRY(new_host(m, &m->lead_row, n_seqs, sizeof *m->lead_row, st));
 done:
     return rc;
@@ -205,9 +188,8 @@ static di_code reserve_ends(model *m, di_status *st)
     DI_TRY(new_buf(m, &b->main, n, d * a, st));
     DI_TRY(new_buf(m, &b->main_q8, n, k->ops->q8_row_bytes(k, c->hidden), st));
     DI_TRY(new_buf(m, &b->draft_logits, n_seqs * drafts * vocab, sizeof(float), st));
-    DI_TRY(new_buf(m, &b->draft_tok, n_seqs * (drafts + 1), sizeof(int32_t), st));
+    DI_TRY(new_buf(m, &b->draft_tok, 2 * n_seqs * drafts, sizeof(int32_t), st));
     DI_TRY(new_buf(m, &b->markov, n_seqs, (size_t)c->markov_rank * a, st));
-    DI_TRY(new_buf(m, &b->draft_conf, n_seqs * drafts, sizeof(float), st));
 done:
     return rc;
 }
@@ -298,6 +280,8 @@ void model_release(model *m)
 {
     for (int i = 0; i < m->n_bufs; i++)
         m->k->ops->buf_free(m->k, m->bufs[i]);
+    if (m->arena.host)
+        m->k->ops->shared_free(m->k, m->arena.host);
     for (int i = 0; i < m->n_hosts; i++)
         mem_free(m->hosts[i]);
     mem_free(m->bufs);

@@ -19,11 +19,15 @@ static void run_layer(model *m, int layer)
     layer_ffn(m, layer);
 }
 
-di_code model_forward(model *m, const seq_rows *seq, int n_seqs, float **logits, di_status *st)
+/* A step that is only what its shape says, so that it may be recorded. */
+static bool is_plain(const model *m)
 {
-    di_code rc = DI_OK;
+    return m->records && !m->trace && !m->cut && !m->has_vectors && m->tail_is_all;
+}
 
-    DI_TRY(layer_begin(m, seq, n_seqs, st));
+static void run_step(model *m)
+{
+    step_open(m);
     for (int l = 0; l < m->plan.n_layers && m->rows.s.n_rows > 0; l++)
         run_layer(m, l);
     if (m->rows.s.n_rows > 0) {
@@ -32,8 +36,27 @@ di_code model_forward(model *m, const seq_rows *seq, int n_seqs, float **logits,
             draft_feed(m);
         layer_head(m);
     }
-    DI_TRY(m->k->ops->finish(m->k, st));
+}
+
+di_code model_launch(model *m, const seq_rows *seq, int n_seqs, float **logits, di_status *st)
+{
+    di_code rc = DI_OK;
+
+    DI_TRY(step_begin(m, seq, n_seqs, st));
+    if (!is_plain(m)) {
+        run_step(m);
+    } else if (!step_replay(m, STEP_FORWARD)) {
+        run_step(m);
+        m->k->ops->recorded(m->k);
+    }
     *logits = m->b.logits;
 done:
     return rc;
+}
+
+di_code model_forward(model *m, const seq_rows *seq, int n_seqs, float **logits, di_status *st)
+{
+    di_code rc = model_launch(m, seq, n_seqs, logits, st);
+
+    return rc == DI_OK ? m->k->ops->finish(m->k, st) : rc;
 }

@@ -385,12 +385,20 @@ void layer_head(model *m)
 
 di_code layer_begin(model *m, const seq_rows *seq, int n_seqs, di_status *st)
 {
-    return step_begin(m, seq, n_seqs, st);
+    di_code rc = step_begin(m, seq, n_seqs, st);
+
+    if (rc == DI_OK)
+        step_open(m);
+    return rc;
 }
 
 di_code layer_begin_draft(model *m, const draft_rows *seq, int n_seqs, int block, di_status *st)
 {
-    return step_begin_draft(m, seq, n_seqs, block, st);
+    di_code rc = step_begin_draft(m, seq, n_seqs, block, st);
+
+    if (rc == DI_OK)
+        step_open_draft(m);
+    return rc;
 }
 
 void layer_set_stream(model *m, const float *x)

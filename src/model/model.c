@@ -31,6 +31,7 @@ static di_code settle(model *m, const model_options *opt, di_status *st)
     if (o->context > c->max_context)
         return di_fail(st, DI_E_INVALID, "context %lld, the model's is %lld", (long long)o->context,
                        (long long)c->max_context);
+    m->records = m->k->ops->replay != NULL;
     m->cap_rows = o->max_rows;
     m->cap_head = o->max_logit_rows;
     if (o->max_seqs * o->max_draft > m->cap_rows)

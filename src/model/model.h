@@ -80,6 +80,10 @@ typedef struct seq_rows {
  * Errors: INVALID when a limit of model_options is exceeded, DEVICE. */
 di_code model_forward(model *m, const seq_rows *seq, int n_seqs, float **logits, di_status *st);
 
+/* The same without waiting: nothing of the model is used again, and no result read, before the back
+ * end's finish, which reports errors of the device. */
+di_code model_launch(model *m, const seq_rows *seq, int n_seqs, float **logits, di_status *st);
+
 /* How many of a prompt's last rows must run every layer so that its last logits, and the rings that
  * a checkpoint one token before its end holds, are the same bits as without replay: (window - 1)
  * for each layer behind the last KV owner, and 2 (spec section 9). -1: rows of this model cannot

@@ -46,6 +46,12 @@ typedef struct dual {
     void *host, *dev;
 } dual;
 
+/* Where all duals of a step lie: one region on the host, one on the device. */
+typedef struct step_arena {
+    uint8_t *host, *dev;
+    size_t cap, used, always; /* always: bytes that every step uploads */
+} step_arena;
+
 /* Rows of a step (kernels/step.h): host arrays, their device copies, and the view for operations.
  */
 typedef struct step_rows {
@@ -87,9 +93,8 @@ typedef struct model_buffers {
     void *head_in, *collapsed;      /* [cap_head][D] act */
     float *logits;                  /* [max_logit_rows][vocab] */
     float *draft_logits;            /* [max_seqs * max_draft][vocab] */
-    int32_t *draft_tok;             /* [(max_draft + 1)][max_seqs] */
+    int32_t *draft_tok;             /* [max_draft][max_seqs], behind it as many confidences */
     void *markov;                   /* [max_seqs][rank] act */
-    float *draft_conf;              /* [max_draft][max_seqs] */
 } model_buffers;
 
 /* Weights of a layer or of a head: bytes as stored, and elements of matrices. */
@@ -109,12 +114,16 @@ struct model {
     model_weights w;
     float *freq_window, *freq_comp; /* device */
 
-    int cap_rows;      /* rows of a step or of a draft */
-    int cap_head;      /* rows of the head */
-    size_t score_cap;  /* floats */
-    step_rows rows;    /* of the forward or of the draft that runs */
-    step_rows tail;    /* the last ring_rows rows of every sequence, packed */
-    step_rows kept;    /* the rows that go on behind the split, when not all do */
+    int cap_rows;                  /* rows of a step or of a draft */
+    int cap_head;                  /* rows of the head */
+    size_t score_cap;              /* floats */
+    bool records;                  /* the back end may replay steps of the same shape */
+    step_arena arena;              /* duals */
+    int32_t *tables, *kept_tables; /* [max_seqs][blocks] device: block tables; NULL: not needed */
+    step_rows rows;                /* of the forward or of the draft that runs */
+    step_rows tail;                /* the last ring_rows rows of every sequence, packed */
+    bool tail_is_all;              /* these are all rows: `rows` is used instead */
+    step_rows kept;                /* the rows that go on behind the split, when not all do */
     bool cut;          /* rows stop at the split of this step, or see fewer window keys behind it */
     int n_leads;       /* sequences with rows that stop there */
     dual lead;         /* [n_leads][2] 0 and the number of these rows */
@@ -122,13 +131,15 @@ struct model {
     int32_t *lead_row; /* [n_leads] host: their first row */
     dual keep;         /* [kept rows] their rows before */
     step_comp comp[PLAN_MAX_RATIOS];
-    int64_t max_pos; /* largest position of the step */
+    bool has_vectors; /* rows bring their own embeddings */
+    int64_t max_pos;  /* largest position of the step, or a little more */
     candidates cand;
     dual token, vectors, engram_ids, head_rows; /* engram_ids [n_engram][R][cols] */
     int n_head;                                 /* rows of head_rows */
+    dual newest;                                /* [n_seqs] of a draft: the tokens it follows */
     sample_row *sample;                         /* [max_seqs] host */
-    int32_t *draft_host;                        /* [max_seqs] host */
-    float *conf_host;                           /* [max_seqs] host */
+    bool sample_staged;                         /* the back end has it */
+    int32_t *draft_host;                        /* host copy of b.draft_tok and draft_conf */
     model_buffers b;
     bool sizing;       /* nothing is loaded or allocated: sizes are added up */
     size_t step_bytes; /* of all buffers below, and of their host halves */
@@ -162,9 +173,17 @@ di_code model_reserve(model *m, di_status *st);
 size_t model_scratch_bytes(const model *m);
 void model_release(model *m);
 
-/* step.c: metadata of a step, host and device. */
+/* step.c: metadata of a step: written and put on the device, where open makes the rest of it. */
 di_code step_begin(model *m, const seq_rows *seq, int n_seqs, di_status *st);
+void step_open(model *m);
 di_code step_begin_draft(model *m, const draft_rows *seq, int n_seqs, int block, di_status *st);
+void step_open_draft(model *m);
+/* Run the recorded operations of a step of this shape instead of calling them: true when there are
+ * any. Else the caller calls them, then kernel_ops.recorded. */
+typedef enum step_kind { STEP_FORWARD, STEP_DRAFT } step_kind;
+bool step_replay(model *m, step_kind kind);
+/* Lay all duals of a step of this shape into m->arena; its `used` says how large they are. */
+void step_lay(model *m, size_t n_rows, size_t n_seqs, size_t n_head);
 
 /* Go on behind the split with the kept rows only: step_rows, stream and inputs. The rings of the
  * split's layer get the window keys of the rows that stop. */

@@ -1,11 +1,61 @@
-/* Metadata of a step: rows, positions, compression groups, Engram rows; written on the host, then
- * put where the operations read it. */
+/* Metadata of a step: rows, positions, compression groups, Engram rows. Written on the host into
+ * one region, which goes to the device in one copy; its layout depends on the step's shape alone.
+ */
 #include "model/model_internal.h"
 
-static void publish(model *m, const dual *d, size_t bytes)
+/* ---- where it lies ---- */
+
+/* Without a region only its size is added up. */
+static void lay(step_arena *a, dual *d, size_t count, size_t size)
 {
-    m->k->ops->put(m->k, d->dev, d->host, bytes);
+    if (a->host)
+        *d = (dual){.host = a->host + a->used, .dev = a->dev + a->used};
+    a->used += (count * size + 15) / 16 * 16;
 }
+
+static void lay_rows(step_arena *a, step_rows *r, size_t n, size_t n_seqs)
+{
+    lay(a, &r->row0, n_seqs + 1, sizeof(int32_t));
+    lay(a, &r->seq, n, sizeof(int32_t));
+    lay(a, &r->pos, n, sizeof(int64_t));
+    lay(a, &r->image, n, 1);
+    lay(a, &r->view, n_seqs, sizeof(kv_view));
+}
+
+void step_lay(model *m, size_t n, size_t n_seqs, size_t n_head)
+{
+    step_arena *a = &m->arena;
+    size_t cols = m->cfg.n_engram > 0 ? (size_t)config_engram_cols(&m->cfg) : 0;
+
+    a->used = 0;
+    lay_rows(a, &m->rows, n, n_seqs);
+    lay(a, &m->token, n, sizeof(int32_t));
+    lay(a, &m->newest, n_seqs, sizeof(int32_t));
+    lay(a, &m->head_rows, n_head, sizeof(int32_t));
+    lay(a, &m->engram_ids, (size_t)m->cfg.n_engram * n * cols, sizeof(int64_t));
+    for (int i = 0; i < m->plan.n_ratios; i++) {
+        lay(a, &m->comp[i].last_row, n, sizeof(int32_t));
+        lay(a, &m->comp[i].entry, n, sizeof(int64_t));
+        lay(a, &m->comp[i].first_pos, n, sizeof(int64_t));
+    }
+    a->always = a->used;
+    lay_rows(a, &m->tail, n, n_seqs);
+    lay_rows(a, &m->kept, n, n_seqs);
+    lay(a, &m->lead, 2 * n_seqs, sizeof(int32_t));
+    lay(a, &m->lead_view, n_seqs, sizeof(kv_view));
+    lay(a, &m->keep, n, sizeof(int32_t));
+    lay(a, &m->vectors, n, sizeof(uint16_t *));
+}
+
+/* All of it to the device, or what every step has. */
+static void upload(model *m, bool all)
+{
+    step_arena *a = &m->arena;
+
+    m->k->ops->put(m->k, a->dev, a->host, all ? a->used : a->always);
+}
+
+/* ---- rows ---- */
 
 /* Append a sequence's rows. */
 static void add_seq(step_rows *r, kv_view view, int64_t pos0, int n, const uint8_t *image)
@@ -26,22 +76,27 @@ static void add_seq(step_rows *r, kv_view view, int64_t pos0, int n, const uint8
     r->s.n_rows += n;
 }
 
-/* Rope angles of the rows and everything to the device. */
-static void publish_rows(model *m, step_rows *r)
+/* The view of the rows that operations get. */
+static void close_rows(step_rows *r)
 {
-    size_t n = (size_t)r->s.n_rows, n_seqs = (size_t)r->s.n_seqs;
-    rope_rows_args rope = {.n = r->s.n_rows, .half = m->plan.half, .pos = r->pos.dev};
-
-    publish(m, &r->row0, (n_seqs + 1) * sizeof(int32_t));
-    publish(m, &r->seq, n * sizeof(int32_t));
-    publish(m, &r->pos, n * sizeof(int64_t));
-    publish(m, &r->image, n);
-    publish(m, &r->view, n_seqs * sizeof(kv_view));
     r->s.row0 = r->row0.dev;
     r->s.seq = r->seq.dev;
     r->s.pos = r->pos.dev;
     r->s.view = r->view.dev;
-    r->s.image = memchr(r->image.host, 1, n) ? r->image.dev : NULL;
+    r->s.image = memchr(r->image.host, 1, (size_t)r->s.n_rows) ? r->image.dev : NULL;
+}
+
+/* Rope angles of the rows, and block tables within the operations' reach. */
+static void open_rows(model *m, const step_rows *r, int32_t *tables)
+{
+    rope_rows_args rope = {.n = r->s.n_rows, .half = m->plan.half, .pos = r->pos.dev};
+
+    if (tables)
+        m->k->ops->tables(m->k, &(tables_args){.n_seqs = r->s.n_seqs,
+                                               .row0 = r->row0.dev,
+                                               .view = r->view.dev,
+                                               .to = tables,
+                                               .stride = m->max_pos / KV_BLOCK_TOKENS + 1});
     rope.freq = m->freq_window;
     rope.cs = r->cs_window;
     m->k->ops->rope_rows(m->k, &rope);
@@ -131,29 +186,50 @@ void step_cut(model *m)
     m->kept = whole;
 }
 
-/* The groups that the rows complete, per ratio. */
+/* The most groups that so many rows of so many sequences can complete. */
+static int most_groups(const step *s, int ratio)
+{
+    int64_t n = ((int64_t)s->n_rows + (int64_t)s->n_seqs * (ratio - 1)) / ratio;
+
+    return n < s->n_rows ? (int)n : s->n_rows;
+}
+
+/* The groups that the rows complete, per ratio. Where steps are recorded, entries that are none
+ * fill up, so that the number depends on the shape alone. */
 static void find_groups(model *m)
 {
     const int64_t *pos = m->rows.pos.host;
 
     for (int i = 0; i < m->plan.n_ratios; i++) {
         step_comp *c = &m->comp[i];
+        int32_t *last = c->last_row.host;
+        int64_t *entry = c->entry.host, *first = c->first_pos.host;
         int ratio = m->plan.group_ratio[i], n = 0;
 
         for (int row = 0; row < m->rows.s.n_rows; row++) {
             if ((pos[row] + 1) % ratio)
                 continue;
-            ((int32_t *)c->last_row.host)[n] = row;
-            ((int64_t *)c->entry.host)[n] = pos[row] / ratio;
-            ((int64_t *)c->first_pos.host)[n++] = pos[row] / ratio * ratio;
+            last[n] = row;
+            entry[n] = pos[row] / ratio;
+            first[n++] = pos[row] / ratio * ratio;
         }
-        publish(m, &c->last_row, (size_t)n * sizeof(int32_t));
-        publish(m, &c->entry, (size_t)n * sizeof(int64_t));
-        publish(m, &c->first_pos, (size_t)n * sizeof(int64_t));
+        for (; m->records && n < most_groups(&m->rows.s, ratio); n++) {
+            last[n] = STEP_NO_GROUP;
+            entry[n] = first[n] = 0;
+        }
         c->g = (step_groups){
             .n = n, .ratio = ratio, .last_row = c->last_row.dev, .entry = c->entry.dev};
-        if (n > 0)
-            m->k->ops->rope_rows(m->k, &(rope_rows_args){.n = n,
+    }
+}
+
+/* Rope angles at the first positions of the groups. */
+static void open_groups(model *m)
+{
+    for (int i = 0; i < m->plan.n_ratios; i++) {
+        const step_comp *c = &m->comp[i];
+
+        if (c->g.n > 0)
+            m->k->ops->rope_rows(m->k, &(rope_rows_args){.n = c->g.n,
                                                          .half = m->plan.half,
                                                          .pos = c->first_pos.dev,
                                                          .freq = m->freq_comp,
@@ -187,7 +263,6 @@ static void find_engram_rows(model *m, const seq_rows *seq, int n_seqs)
             for (int e = 0; e < c->n_engram; e++)
                 engram_rows(m->hash, e, t, ids + ((size_t)e * n + (size_t)row) * cols);
         }
-    publish(m, &m->engram_ids, (size_t)c->n_engram * n * cols * sizeof(int64_t));
 }
 
 static di_code check_limits(const model *m, const seq_rows *seq, int n_seqs, di_status *st)
@@ -242,26 +317,22 @@ static bool add_tokens(model *m, const seq_rows *q, int first)
 }
 
 /* x = copies of the embeddings of the rows. */
-static void embed(model *m, bool vectors)
+static void embed(model *m)
 {
-    size_t n = (size_t)m->rows.s.n_rows;
-
-    publish(m, &m->token, n * sizeof(int32_t));
-    if (vectors)
-        publish(m, &m->vectors, n * sizeof(uint16_t *));
-    publish(m, &m->head_rows, (size_t)m->n_head * sizeof(int32_t));
     m->k->ops->gather(m->k, &(gather_args){.table = m->w.embed,
-                                           .n = (int)n,
+                                           .n = m->rows.s.n_rows,
                                            .copies = m->cfg.hc,
                                            .ids = m->token.dev,
-                                           .vectors = vectors ? m->vectors.dev : NULL,
+                                           .vectors = m->has_vectors ? m->vectors.dev : NULL,
                                            .out = m->b.x});
 }
 
-static void start(model *m)
+static void start(model *m, int n_rows, int n_seqs, int n_head)
 {
     m->rows.s = m->tail.s = m->kept.s = (step){0};
-    m->cut = false;
+    step_lay(m, (size_t)n_rows, (size_t)n_seqs, (size_t)n_head);
+    m->cut = m->has_vectors = false;
+    m->tail_is_all = true;
     m->n_leads = 0;
     m->n_head = 0;
     m->max_pos = 0;
@@ -270,57 +341,87 @@ static void start(model *m)
     m->pending = false;
 }
 
+/* The rows of a sequence. */
+static void take_rows(model *m, const seq_rows *q)
+{
+    int whole = q->n - lead_rows(q);
+    int tail = whole < m->layout.ring_rows ? whole : m->layout.ring_rows;
+    int64_t last = q->view.len + q->n - 1;
+
+    m->has_vectors = add_tokens(m, q, m->rows.s.n_rows) || m->has_vectors;
+    add_kept(m, q, m->rows.s.n_rows);
+    add_seq(&m->rows, q->view, q->view.len, q->n, q->image);
+    if (tail > 0)
+        add_seq(&m->tail, q->view, last + 1 - tail, tail, NULL);
+    m->tail_is_all = m->tail_is_all && tail == q->n;
+    for (int j = q->n_logits; j > 0; j--) /* numbered as they are behind the split */
+        ((int32_t *)m->head_rows.host)[m->n_head++] = m->kept.s.n_rows - j;
+    m->max_pos = last > m->max_pos ? last : m->max_pos;
+}
+
+/* Where steps are recorded, the largest position counts in steps of an eighth: sizes that follow it
+ * may be larger than needed. */
+static int64_t rounded_pos(const model *m)
+{
+    int64_t unit = KV_BLOCK_TOKENS, up;
+
+    while (16 * unit <= m->max_pos)
+        unit *= 2;
+    up = (m->max_pos / unit + 1) * unit - 1;
+    return up < m->opt.context ? up : m->opt.context - 1;
+}
+
 di_code step_begin(model *m, const seq_rows *seq, int n_seqs, di_status *st)
 {
     di_code rc = DI_OK;
-    bool vectors = false;
+    int n_rows = 0, n_head = 0;
 
     DI_TRY(check_limits(m, seq, n_seqs, st));
-    start(m);
     for (int i = 0; i < n_seqs; i++) {
-        const seq_rows *q = &seq[i];
-        int whole = q->n - lead_rows(q);
-        int tail = whole < m->layout.ring_rows ? whole : m->layout.ring_rows;
-        int64_t last = q->view.len + q->n - 1;
-
-        vectors = add_tokens(m, q, m->rows.s.n_rows) || vectors;
-        add_kept(m, q, m->rows.s.n_rows);
-        add_seq(&m->rows, q->view, q->view.len, q->n, q->image);
-        if (tail > 0)
-            add_seq(&m->tail, q->view, last + 1 - tail, tail, NULL);
-        for (int j = q->n_logits; j > 0; j--) /* numbered as they are behind the split */
-            ((int32_t *)m->head_rows.host)[m->n_head++] = m->kept.s.n_rows - j;
-        m->max_pos = last > m->max_pos ? last : m->max_pos;
+        n_rows += seq[i].n;
+        n_head += seq[i].n_logits;
     }
-    publish_rows(m, &m->rows);
-    if (m->cut) {
-        publish(m, &m->lead, 2 * (size_t)m->n_leads * sizeof(int32_t));
-        publish(m, &m->lead_view, (size_t)m->n_leads * sizeof(kv_view));
-        publish(m, &m->keep, (size_t)m->kept.s.n_rows * sizeof(int32_t));
-        publish_rows(m, &m->kept);
-    }
-    if (m->plan.n_stages > 0)
-        publish_rows(m, &m->tail);
+    start(m, n_rows, n_seqs, n_head);
+    for (int i = 0; i < n_seqs; i++)
+        take_rows(m, &seq[i]);
+    if (m->records)
+        m->max_pos = rounded_pos(m);
     find_groups(m);
     if (m->cfg.n_engram > 0)
         find_engram_rows(m, seq, n_seqs);
-    embed(m, vectors);
+    close_rows(&m->rows);
+    close_rows(&m->tail);
+    close_rows(&m->kept);
+    upload(m, m->cut || m->has_vectors || !m->tail_is_all);
 done:
     return rc;
 }
 
+void step_open(model *m)
+{
+    open_rows(m, &m->rows, m->tables);
+    if (m->cut)
+        open_rows(m, &m->kept, m->kept_tables);
+    if (m->plan.n_stages > 0 && !m->tail_is_all)
+        open_rows(m, &m->tail, NULL);
+    open_groups(m);
+    embed(m);
+}
+
 di_code step_begin_draft(model *m, const draft_rows *seq, int n_seqs, int block, di_status *st)
 {
-    int32_t *token = m->token.host;
+    int32_t *token;
 
     if (m->plan.n_stages == 0)
         return di_fail(st, DI_E_INVALID, "this model has no draft stages");
     if (n_seqs < 1 || n_seqs > m->opt.max_seqs || block < 1 || block > m->opt.max_draft)
         return di_fail(st, DI_E_INVALID, "%d drafts of %d tokens, the limits are %d and %d", n_seqs,
                        block, m->opt.max_seqs, m->opt.max_draft);
-    start(m);
+    start(m, n_seqs * block, n_seqs, n_seqs * block);
+    token = m->token.host;
     for (int i = 0; i < n_seqs; i++) {
         add_seq(&m->rows, seq[i].view, seq[i].view.len, block, NULL);
+        ((int32_t *)m->newest.host)[i] = seq[i].token;
         for (int k = 0; k < block; k++)
             token[i * block + k] = k == 0 ? seq[i].token : m->cfg.draft_noise;
     }
@@ -328,7 +429,36 @@ di_code step_begin_draft(model *m, const draft_rows *seq, int n_seqs, int block,
     for (int k = 0; k < block; k++)
         for (int i = 0; i < n_seqs; i++)
             ((int32_t *)m->head_rows.host)[m->n_head++] = i * block + k;
-    publish_rows(m, &m->rows);
-    embed(m, false);
+    close_rows(&m->rows);
+    upload(m, false);
     return DI_OK;
+}
+
+void step_open_draft(model *m)
+{
+    open_rows(m, &m->rows, NULL);
+    embed(m);
+}
+
+/* What the launches of a step depend on: two steps of the same key are the same operations with the
+ * same arguments. */
+typedef struct step_key {
+    const model *m;
+    int64_t max_pos;
+    int32_t kind, n_rows, n_seqs, n_head, image;
+} step_key;
+
+bool step_replay(model *m, step_kind kind)
+{
+    step_key key;
+
+    memset(&key, 0, sizeof key); /* compared as bytes */
+    key.m = m;
+    key.max_pos = m->max_pos;
+    key.kind = (int32_t)kind;
+    key.n_rows = m->rows.s.n_rows;
+    key.n_seqs = m->rows.s.n_seqs;
+    key.n_head = m->n_head;
+    key.image = m->rows.s.image != NULL;
+    return m->k->ops->replay(m->k, &key, sizeof key);
 }

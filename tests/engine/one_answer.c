@@ -639,11 +639,12 @@ static int turn(const options *o, unsigned k)
 /* On a device that the engine has really run there. */
 static bool ran_on(const kernels *k)
 {
-    unsigned long long n = (unsigned long long)k->ops->n_launches(k);
+    kernel_counters n = k->ops->counters(k);
 
     if (kernels_kv_memory(k))
-        printf("%s: %llu kernels ran on the device\n", k->ops->name, n);
-    return n > 0 || !kernels_kv_memory(k);
+        printf("%s: %llu kernels ran on the device, in %llu recorded steps and alone\n",
+               k->ops->name, (unsigned long long)n.launches, (unsigned long long)n.replays);
+    return n.launches > 0 || !kernels_kv_memory(k);
 }
 
 static bool saw_everything(void)

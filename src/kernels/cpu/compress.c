@@ -53,6 +53,8 @@ static void pool_job(void *arg, int thread, int n_threads)
         uint16_t *lat = (uint16_t *)a->lat + g * dim;
         const uint16_t *in = lat;
 
+        if (a->g->last_row[g] == STEP_NO_GROUP)
+            continue;
         if (a->g->ratio == 1)
             in = (const uint16_t *)a->proj + (int64_t)a->g->last_row[g] * dim;
         else
@@ -97,11 +99,15 @@ static void store_job(void *arg, int thread, int n_threads)
 
     pool_split(a->g->n, 1, thread, n_threads, &begin, &end);
     for (int64_t g = begin; g < end; g++) {
-        const kv_view *v = &a->s->view[a->s->seq[a->g->last_row[g]]];
         const float *cs = a->cs + g * a->rope;
-        uint8_t *key = kv_key(l, v, a->owner, a->g->entry[g]);
-        uint8_t *latent = kv_latent(l, v, a->owner, a->g->entry[g]);
+        const kv_view *v;
+        uint8_t *key, *latent;
 
+        if (a->g->last_row[g] == STEP_NO_GROUP)
+            continue;
+        v = &a->s->view[a->s->seq[a->g->last_row[g]]];
+        key = kv_key(l, v, a->owner, a->g->entry[g]);
+        latent = kv_latent(l, v, a->owner, a->g->entry[g]);
         rms_row_bf16(x, (const uint16_t *)a->key_raw + g * idim, a->k_norm->f32, idim, a->eps);
         rope_bf16(x + idim - a->rope, cs, a->rope / 2, 1.0f);
         q4i_row_codes(key, key + idim / 2, x, idim);

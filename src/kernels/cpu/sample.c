@@ -433,8 +433,12 @@ static void sample_job(void *arg, int thread, int n_threads)
     int64_t begin, end;
 
     pool_split(a->n, 1, thread, n_threads, &begin, &end);
-    for (int64_t i = begin; i < end; i++)
-        a->token[i] = sample_one(&a->row[i], a->logits + i * a->vocab, a->vocab, &s);
+    for (int64_t i = begin; i < end; i++) {
+        sample_row row = a->row[i];
+
+        row.position += a->ahead;
+        a->token[i] = sample_one(&row, a->logits + i * a->vocab, a->vocab, &s);
+    }
 }
 
 void CPU_FN(cpu_sample)(kernels *k, const sample_args *a)

@@ -215,7 +215,7 @@ static const kernel_ops ops = {
     .finish = finish,
     .copy = host_copy,
     .memory_free = host_memory_free,
-    .n_launches = host_n_launches,
+    .counters = host_counters,
     .close = close_impl,
 };
 

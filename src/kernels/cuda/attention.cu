@@ -1,5 +1,6 @@
 /* Queries, window keys, sparse attention, rings (kernels/attention.h). */
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/launch.cuh"
 
 /* RMS factor of a row in global memory. */
 static __device__ float rms_factor(const bf16 *x, int64_t n, float eps)
@@ -19,6 +20,8 @@ static __device__ float rms_factor(const bf16 *x, int64_t n, float eps)
 /* One block per row. */
 static __global__ void qkv_kernel(qkv_args a, weight q_norm, weight kv_norm, size_t row_bytes)
 {
+    after_previous();
+
     extern __shared__ float kv[];
     int64_t row = blockIdx.x, dim = a.dim, rank = a.q_rank, nope = dim - a.rope;
     const bf16 *in = (const bf16 *)a.qkv + row * (rank + dim);
@@ -54,9 +57,8 @@ void cuda_qkv(cuda_impl *c, const qkv_args *a)
 {
     weight none = {};
 
-    qkv_kernel<<<a->n, THREADS, (size_t)a->dim * sizeof(float), c->stream>>>(
-        *a, a->q_norm ? *a->q_norm : none, *a->kv_norm, a->layout->ring_row_bytes);
-    cuda_launched(c, "qkv");
+    launch(c, "qkv", qkv_kernel, a->n, THREADS, (size_t)a->dim * sizeof(float), *a,
+           a->q_norm ? *a->q_norm : none, *a->kv_norm, a->layout->ring_row_bytes);
 }
 
 /* ---- attention ---- */
@@ -191,30 +193,31 @@ void cuda_attention(cuda_impl *c, const attention_args *a)
 
 /* ---- ring_commit ---- */
 
-/* Block (r, seq): row r of the last ring_rows rows of the sequence. */
+/* One warp per row; rows before the last ring_rows of their sequence have no place. A step of one
+ * sequence may lack `seq`. */
 static __global__ void ring_commit_kernel(step s, const __grid_constant__ kv_layout l, int ring,
                                           const uint8_t *kv_rows)
 {
-    int32_t seq = blockIdx.y, end = s.row0[seq + 1], row = s.row0[seq];
+    after_previous();
+
+    int32_t row = (int32_t)blockIdx.x * WARPS + (int32_t)threadIdx.x / 32, lane = threadIdx.x % 32;
+    int32_t seq = row < s.n_rows && s.n_seqs > 1 ? s.seq[row] : 0;
+    const uint8_t *from = kv_rows + (size_t)row * l.ring_row_bytes;
     uint8_t *to;
 
-    if (end - row > l.ring_rows)
-        row = end - l.ring_rows;
-    row += blockIdx.x;
-    if (row >= end)
+    if (row >= s.n_rows || row < s.row0[seq + 1] - l.ring_rows)
         return;
     to = kv_ring(&l, &s.view[seq], ring, s.pos[row]);
-    for (size_t i = threadIdx.x; i < l.ring_row_bytes; i += blockDim.x)
-        to[i] = kv_rows[(size_t)row * l.ring_row_bytes + i];
+    if (l.ring_row_bytes % 16 == 0)
+        for (size_t i = lane; i < l.ring_row_bytes / 16; i += 32)
+            ((uint4 *)to)[i] = ((const uint4 *)from)[i];
+    else
+        for (size_t i = lane; i < l.ring_row_bytes; i += 32)
+            to[i] = from[i];
 }
 
 void cuda_ring_commit(cuda_impl *c, const ring_commit_args *a)
 {
-    int most = a->s->n_rows < a->layout->ring_rows ? a->s->n_rows : a->layout->ring_rows;
-    dim3 grid((unsigned)most, (unsigned)a->s->n_seqs);
-
-    if (most == 0)
-        return;
-    ring_commit_kernel<<<grid, 64, 0, c->stream>>>(*a->s, *a->layout, a->ring, a->kv_rows);
-    cuda_launched(c, "ring_commit");
+    launch(c, "ring_commit", ring_commit_kernel, (a->s->n_rows + WARPS - 1) / WARPS, THREADS, 0,
+           *a->s, *a->layout, a->ring, a->kv_rows);
 }

@@ -59,6 +59,9 @@ static __global__ void pool_kernel(compress_pool_args a, step s, step_groups g,
     int32_t last = g.last_row[blockIdx.x];
     int64_t entry = g.entry[blockIdx.x];
 
+    if (last == STEP_NO_GROUP)
+        return;
+
     for (int64_t d = threadIdx.x; d < dim; d += THREADS)
         x[d] = g.ratio == 1 ? from_bf(((const bf16 *)a.proj)[last * dim + d])
                             : pool_channel(a, s, l, g.ratio, last, entry, d);
@@ -67,24 +70,20 @@ static __global__ void pool_kernel(compress_pool_args a, step s, step_groups g,
         ((bf16 *)a.lat)[blockIdx.x * dim + d] = to_bf(x[d]);
 }
 
-/* Block (r, seq): row r of the last open_rows rows of the sequence, for groups of later steps. */
+/* One block per row: those among the last open_rows of their sequence are kept for groups of later
+ * steps. */
 static __global__ void keep_open_kernel(compress_pool_args a, step s,
                                         const __grid_constant__ kv_layout l)
 {
     after_previous();
 
-    int32_t seq = blockIdx.y, end = s.row0[seq + 1], row = s.row0[seq];
-    int32_t keep = l.owner[a.owner].open_rows;
-    const float *from;
+    int32_t row = blockIdx.x, seq = s.seq[row];
+    const float *from = (const float *)a.proj + (int64_t)row * 2 * l.head_dim;
     float *to;
 
-    if (end - row > keep)
-        row = end - keep;
-    row += blockIdx.x;
-    if (row >= end)
+    if (row < s.row0[seq + 1] - l.owner[a.owner].open_rows)
         return;
     to = kv_open(&l, &s.view[seq], a.owner, s.pos[row]);
-    from = (const float *)a.proj + (int64_t)row * 2 * l.head_dim;
     for (int i = threadIdx.x; i < 2 * l.head_dim; i += THREADS)
         to[i] = from[i];
 }
@@ -92,17 +91,13 @@ static __global__ void keep_open_kernel(compress_pool_args a, step s,
 void cuda_compress_pool(cuda_impl *c, const compress_pool_args *a)
 {
     const kv_layout *l = a->layout;
-    int keep = l->owner[a->owner].open_rows;
 
     if (a->g->n > 0) {
         launch(c, "compress_pool", pool_kernel, a->g->n, THREADS,
                (size_t)l->head_dim * sizeof(float), *a, *a->s, *a->g, *l, *a->norm);
     }
-    if (a->g->ratio > 1) {
-        dim3 grid((unsigned)(a->s->n_rows < keep ? a->s->n_rows : keep), (unsigned)a->s->n_seqs);
-
-        launch(c, "compress_pool", keep_open_kernel, grid, THREADS, 0, *a, *a->s, *l);
-    }
+    if (a->g->ratio > 1)
+        launch(c, "compress_pool", keep_open_kernel, a->s->n_rows, THREADS, 0, *a, *a->s, *l);
 }
 
 /* ---- store ---- */
@@ -160,8 +155,13 @@ static __global__ void store_kernel(compress_store_args a, step s, step_groups g
 
     extern __shared__ float x[];
     int64_t dim = l.head_dim, idim = l.index_dim, at = blockIdx.x;
-    const kv_view *v = &s.view[s.seq[g.last_row[at]]];
+    int32_t last = g.last_row[at];
+    const kv_view *v;
     const float *cs = a.cs + at * a.rope;
+
+    if (last == STEP_NO_GROUP)
+        return;
+    v = &s.view[s.seq[last]];
 
     for (int64_t i = threadIdx.x; i < idim; i += THREADS)
         x[i] = from_bf(((const bf16 *)a.key_raw)[at * idim + i]);

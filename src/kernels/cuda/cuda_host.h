@@ -20,6 +20,11 @@ di_code cuda_error(di_status *st, cudaError_t e, const char *what);
 /* Make k->impl at the first need. Errors: NOMEM, DEVICE. */
 di_code cuda_need_impl(kernels *k, di_status *st);
 
+/* Recorded steps (graph.c). */
+bool cuda_replay(kernels *k, const void *key, size_t bytes);
+void cuda_recorded(kernels *k);
+void cuda_forget_graphs(cuda_impl *c);
+
 /* Pieces of one allocation begin at multiples of 256 bytes. */
 static inline size_t cuda_aligned(size_t n)
 {

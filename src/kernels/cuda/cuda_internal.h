@@ -16,7 +16,9 @@
 #include "kernels/index.h"
 #include "kernels/linear.h"
 #include "kernels/moe.h"
+#include "kernels/counters.h"
 #include "kernels/sample.h"
+#include "kernels/step.h"
 #include "kernels/weight.h"
 #include "tensor/kv_view.h"
 
@@ -69,16 +71,34 @@ typedef struct cuda_scratch {
     uint16_t *h;                 /* [slots + rows][inter]: inputs of w2, the shared expert's last */
     uint16_t *ye;                /* [slots + rows][hidden]: outputs of experts before the sum */
     float *z;                    /* [n_logit_rows][vocab]: filtered logits */
+    void *sample_best;           /* where blocks of a row of logits meet (sample.cu) */
+    uint32_t *sample_done;       /* [n_logit_rows], 0 between calls */
     uint8_t *stage, *stage_host; /* rows, adjustments and masks of sample; pinned on the host */
     size_t stage_bytes;
     cudaEvent_t staged; /* the stage may be written again */
 } cuda_scratch;
 
+/* A recorded step (graph.c). */
+#define CUDA_GRAPHS    128
+#define CUDA_GRAPH_KEY 64
+typedef struct cuda_graph {
+    uint8_t key[CUDA_GRAPH_KEY];
+    size_t bytes; /* of the key; 0: none */
+    cudaGraphExec_t exec;
+    uint64_t n_launches, used_at;
+    int n_seen;
+} cuda_graph;
+
 typedef struct cuda_impl {
     cudaStream_t stream;
     cudaError_t error; /* the first since the last finish */
     const char *where;
-    uint64_t n_launches;
+    kernel_counters count;
+    bool working; /* since `begun` something was asked for that nobody waited for */
+    cudaEvent_t begun, ended;
+    bool no_graphs;
+    cuda_graph graph[CUDA_GRAPHS], *recording;
+    uint64_t graph_clock;
     int n_processors;
     void *encode;          /* cuTensorMapEncodeTiled */
     int max_keys;          /* of one attention row */
@@ -95,6 +115,7 @@ void cuda_note(cuda_impl *c, cudaError_t e, const char *what);
 void cuda_gather(cuda_impl *c, const gather_args *a);
 void cuda_rope_rows(cuda_impl *c, const rope_rows_args *a);
 void cuda_keep_rows(cuda_impl *c, const keep_rows_args *a);
+void cuda_tables(cuda_impl *c, const tables_args *a);
 void cuda_copy(cuda_impl *c, const kv_copy *copies, int n);
 void cuda_engram_gather(cuda_impl *c, const engram_gather_args *a);
 void cuda_engram_apply(cuda_impl *c, const engram_apply_args *a);
@@ -128,6 +149,8 @@ void cuda_route(cuda_impl *c, const route_args *a);
 void cuda_moe(cuda_impl *c, const experts_args *a);
 void cuda_confidence(cuda_impl *c, const confidence_args *a);
 void cuda_sample(cuda_impl *c, const sample_args *a);
+size_t cuda_sample_bytes(int n_rows); /* of sample_best */
+bool cuda_sample_stage(cuda_impl *c, const sample_row *row, int n, int vocab);
 void cuda_logprobs(cuda_impl *c, const logprobs_args *a);
 
 #ifdef __cplusplus

@@ -30,6 +30,31 @@ void cuda_gather(cuda_impl *c, const gather_args *a)
            a->table->cols);
 }
 
+/* ---- block tables ---- */
+
+/* One block per sequence. Its view points at the copy from then on. */
+static __global__ void tables_kernel(tables_args a)
+{
+    after_previous();
+
+    kv_view *v = &a.view[blockIdx.x];
+    int64_t end = v->len + a.row0[blockIdx.x + 1] - a.row0[blockIdx.x];
+    int64_t n = (end + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+    const int32_t *from = v->table;
+    int32_t *to = a.to + blockIdx.x * a.stride;
+
+    for (int64_t i = threadIdx.x; i < n; i += THREADS)
+        to[i] = from[i];
+    __syncthreads(); /* everybody knows where the host's is */
+    if (threadIdx.x == 0)
+        v->table = to;
+}
+
+void cuda_tables(cuda_impl *c, const tables_args *a)
+{
+    launch(c, "tables", tables_kernel, a->n_seqs, THREADS, 0, *a);
+}
+
 /* ---- rotations ---- */
 
 static __global__ void rope_rows_kernel(rope_rows_args a)

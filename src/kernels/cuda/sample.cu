@@ -133,56 +133,142 @@ static __device__ void keep_top_p(float *z, int32_t n, float p, float top)
                one > 0 ? (int64_t)ceil((need - (double)above) / (double)one) : (int64_t)n);
 }
 
-/* Logits with adjustments, mask and temperature. */
-static __device__ void prepare(const sample_row &r, const float *logits, int32_t n, float *z)
-{
-    for (int32_t t = threadIdx.x; t < n; t += THREADS)
-        z[t] = logits[t];
-    __syncthreads();
-    for (int32_t i = threadIdx.x; i < r.n_adjust; i += THREADS) {
-        logit_adjust adj = r.adjust[i];
-        float l = z[adj.id];
+/* A row is cut into parts of whole cache lines, a block each. */
+#define PARTS 32
 
-        z[adj.id] = (l > 0 ? l / adj.rep : l * adj.rep) + adj.add;
-    }
-    __syncthreads();
-    for (int32_t t = threadIdx.x; t < n; t += THREADS) {
-        if (r.mask && !(r.mask[t / 32] >> (t % 32) & 1u))
-            z[t] = -INFINITY;
-        else if (r.temperature > 0)
-            z[t] = z[t] / r.temperature;
-    }
-    __syncthreads();
+static __host__ __device__ int32_t part_of(int32_t vocab)
+{
+    return (vocab + PARTS * 32 - 1) / (PARTS * 32) * 32;
 }
 
-static __global__ void sample_kernel(const sample_row *rows, const float *logits, int32_t vocab,
-                                     float *scratch, int32_t *token)
+/* Adjust the logits first .. end-1 of a row, which lie in z. Entries ascend. */
+static __device__ void adjust(const sample_row &r, int32_t first, int32_t end, float *z)
+{
+    int32_t lo = 0, hi = r.n_adjust;
+
+    while (lo < hi) { /* the first entry of the part */
+        int32_t mid = (lo + hi) / 2;
+
+        if (r.adjust[mid].id < first)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    for (int32_t i = lo + (int32_t)threadIdx.x; i < r.n_adjust && r.adjust[i].id < end;
+         i += THREADS) {
+        logit_adjust adj = r.adjust[i];
+        float l = z[adj.id - first];
+
+        z[adj.id - first] = (l > 0 ? l / adj.rep : l * adj.rep) + adj.add;
+    }
+}
+
+static __device__ __forceinline__ bool has_filter(const sample_row &r)
+{
+    return r.temperature > 0 && (r.top_k > 0 || r.top_p < 1 || r.min_p > 0);
+}
+
+/* The best entry of a part of a row, behind adjustments, mask, temperature and, for a row without
+ * filters, noise. With filters the part is written to z [vocab]. */
+static __device__ uint64_t best_of_part(const sample_row &r, int64_t position, const float *logits,
+                                        int32_t vocab, float *z)
+{
+    extern __shared__ float own[];
+    int32_t size = part_of(vocab), first = (int32_t)blockIdx.x * size;
+    int32_t end = first + size < vocab ? first + size : vocab;
+    bool filter = has_filter(r);
+    uint64_t best = 0;
+
+    for (int32_t t = first + (int32_t)threadIdx.x; t < end; t += THREADS)
+        own[t - first] = logits[t];
+    __syncthreads();
+    adjust(r, first, end, own);
+    __syncthreads();
+    for (int32_t t = first + (int32_t)threadIdx.x; t < end; t += THREADS) {
+        float x = own[t - first];
+
+        if (r.mask && !(r.mask[t / 32] >> (t % 32) & 1u))
+            x = -INFINITY;
+        else if (r.temperature > 0)
+            x = x / r.temperature;
+        if (filter)
+            z[t] = x;
+        else if (r.temperature > 0 && x > -INFINITY)
+            x += noise_gumbel(r.seed, r.choice, position, (uint32_t)t);
+        if (x > -INFINITY && ranked(x, (uint32_t)t) > best)
+            best = ranked(x, (uint32_t)t);
+    }
+    return block_max(best);
+}
+
+/* The best entry of a row behind its filters and noise; `top` is the largest of z. */
+static __device__ uint64_t best_filtered(const sample_row &r, int64_t position, int32_t vocab,
+                                         float top, float *z)
+{
+    keep_top_k(z, vocab, r.top_k);
+    if (r.top_p < 1)
+        keep_top_p(z, vocab, r.top_p, top);
+    for (int32_t t = threadIdx.x; t < vocab; t += THREADS) {
+        if (r.min_p > 0 && exp((double)z[t] - (double)top) < (double)r.min_p)
+            z[t] = -INFINITY;
+        if (z[t] > -INFINITY)
+            z[t] += noise_gumbel(r.seed, r.choice, position, (uint32_t)t);
+    }
+    __syncthreads();
+    return arg_max(z, vocab);
+}
+
+/* Is this block the last one of its row to come here? What the others wrote can be seen then. */
+static __device__ bool is_last(uint32_t *done)
+{
+    __shared__ bool last;
+
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        last = atomicInc(done, PARTS - 1) == PARTS - 1; /* back to 0 for the next call */
+        __threadfence();
+    }
+    __syncthreads();
+    return last;
+}
+
+/* Where blocks of a row meet: its best entry per part, and how many parts are done. */
+typedef struct sample_meet {
+    uint64_t *best; /* [rows][PARTS] */
+    uint32_t *done; /* [rows]; 0 between calls */
+} sample_meet;
+
+/* Block (part, row). */
+static __global__ void sample_kernel(const sample_row *rows, int64_t ahead, const float *logits,
+                                     int32_t vocab, float *scratch, sample_meet meet,
+                                     int32_t *token)
 {
     after_previous();
 
-    sample_row r = rows[blockIdx.x];
-    float *z = scratch + (int64_t)blockIdx.x * vocab, top;
-    uint64_t best;
+    int64_t row = blockIdx.y;
+    sample_row r = rows[row];
+    float *z = scratch + row * vocab;
+    uint64_t best = best_of_part(r, r.position + ahead, logits + row * vocab, vocab, z);
 
-    prepare(r, logits + (int64_t)blockIdx.x * vocab, vocab, z);
-    best = arg_max(z, vocab);
-    if (best && r.temperature > 0) {
-        top = z[id_of(best)];
+    if (threadIdx.x == 0)
+        meet.best[row * PARTS + blockIdx.x] = best;
+    if (!is_last(&meet.done[row]))
+        return;
+    best = block_max(threadIdx.x < PARTS ? __ldcg(&meet.best[row * PARTS + threadIdx.x]) : 0);
+    if (best && has_filter(r)) {
+        float top = z[id_of(best)];
+
         __syncthreads(); /* everybody has it before anybody changes z */
-        keep_top_k(z, vocab, r.top_k);
-        if (r.top_p < 1)
-            keep_top_p(z, vocab, r.top_p, top);
-        for (int32_t t = threadIdx.x; t < vocab; t += THREADS) {
-            if (r.min_p > 0 && exp((double)z[t] - (double)top) < (double)r.min_p)
-                z[t] = -INFINITY;
-            if (z[t] > -INFINITY)
-                z[t] += noise_gumbel(r.seed, r.choice, r.position, (uint32_t)t);
-        }
-        __syncthreads();
-        best = arg_max(z, vocab);
+        best = best_filtered(r, r.position + ahead, vocab, top, z);
     }
     if (threadIdx.x == 0)
-        token[blockIdx.x] = best ? id_of(best) : -1;
+        token[row] = best ? id_of(best) : -1;
+}
+
+size_t cuda_sample_bytes(int n_rows)
+{
+    return (size_t)n_rows * PARTS * sizeof(uint64_t);
 }
 
 static size_t align8(size_t n)
@@ -210,46 +296,75 @@ static const void *put(cuda_scratch *s, size_t *at, const void *from, size_t byt
     return device;
 }
 
-/* Rows with what they point at, as many as the stage has room for: at least one. */
-static int stage_rows(cuda_impl *c, const sample_args *a, int first)
+/* How many of the rows, with what they point at, the stage has room for. */
+static int rows_that_fit(const cuda_scratch *s, const sample_row *row, int n, int vocab)
 {
-    cuda_scratch *s = &c->s;
-    size_t bytes = 0, at;
-    int n = 0;
+    size_t bytes = 0;
+    int fit = 0;
 
-    for (; first + n < a->n; n++) {
-        bytes += row_bytes(&a->row[first + n], a->vocab);
+    for (; fit < n; fit++) {
+        bytes += row_bytes(&row[fit], vocab);
         if (bytes > s->stage_bytes)
             break;
     }
+    return fit;
+}
+
+/* Rows with what they point at go to the device. */
+static void stage_rows(cuda_impl *c, const sample_row *row, int n, int vocab)
+{
+    cuda_scratch *s = &c->s;
+    size_t at = (size_t)n * sizeof *row;
+
     cuda_note(c, cudaEventSynchronize(s->staged), "sample");
-    at = (size_t)n * sizeof(sample_row);
     for (int i = 0; i < n; i++) {
-        sample_row r = a->row[first + i];
+        sample_row r = row[i];
 
         if (r.n_adjust > 0)
             r.adjust =
                 (const logit_adjust *)put(s, &at, r.adjust, (size_t)r.n_adjust * sizeof *r.adjust);
         if (r.mask)
-            r.mask = (const uint32_t *)put(s, &at, r.mask, ((size_t)a->vocab + 31) / 32 * 4);
+            r.mask = (const uint32_t *)put(s, &at, r.mask, ((size_t)vocab + 31) / 32 * 4);
         memcpy(s->stage_host + (size_t)i * sizeof r, &r, sizeof r);
     }
     cuda_note(c, cudaMemcpyAsync(s->stage, s->stage_host, at, cudaMemcpyHostToDevice, c->stream),
               "sample");
     cuda_note(c, cudaEventRecord(s->staged, c->stream), "sample");
-    return n;
+}
+
+bool cuda_sample_stage(cuda_impl *c, const sample_row *row, int n, int vocab)
+{
+    bool fit = rows_that_fit(&c->s, row, n, vocab) == n;
+
+    if (fit)
+        stage_rows(c, row, n, vocab);
+    return fit;
+}
+
+/* The n staged rows, whose logits and tokens begin with row `first`. */
+static void sample_staged(cuda_impl *c, const sample_args *a, int first, int n)
+{
+    sample_meet meet = {(uint64_t *)c->s.sample_best, c->s.sample_done};
+
+    launch(c, "sample", sample_kernel, dim3(PARTS, (unsigned)n), THREADS,
+           (size_t)part_of(a->vocab) * sizeof(float), (const sample_row *)c->s.stage, a->ahead,
+           a->logits + (int64_t)first * a->vocab, a->vocab, c->s.z, meet, a->token + first);
 }
 
 void cuda_sample(cuda_impl *c, const sample_args *a)
 {
+    if (a->staged) {
+        sample_staged(c, a, 0, a->n);
+        return;
+    }
     for (int first = 0, n; first < a->n; first += n) {
-        n = stage_rows(c, a, first);
+        n = rows_that_fit(&c->s, a->row + first, a->n - first, a->vocab);
         if (n == 0) { /* more than reserve() was told of */
             cuda_note(c, cudaErrorInvalidValue, "sample");
             return;
         }
-        launch(c, "sample", sample_kernel, n, THREADS, 0, (const sample_row *)c->s.stage,
-               a->logits + (int64_t)first * a->vocab, a->vocab, c->s.z, a->token + first);
+        stage_rows(c, a->row + first, n, a->vocab);
+        sample_staged(c, a, first, n);
     }
 }
 

@@ -3,6 +3,7 @@
 #include "kernels/cuda/cuda_host.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -22,7 +23,7 @@ void cuda_note(cuda_impl *c, cudaError_t e, const char *what)
 
 void cuda_launched(cuda_impl *c, const char *what)
 {
-    c->n_launches++;
+    c->count.launches++;
     cuda_note(c, cudaGetLastError(), what);
 }
 
@@ -33,12 +34,33 @@ di_code cuda_error(di_status *st, cudaError_t e, const char *what)
                    "the GPU failed in %s: %s", what, cudaGetErrorString(e));
 }
 
+/* Work is asked for. */
+static void begin(cuda_impl *c)
+{
+    if (!c->working)
+        cuda_note(c, cudaEventRecord(c->begun, c->stream), "an event");
+    c->working = true;
+}
+
+/* Wait for all of it, and add up how long that was. */
+static void wait_for_all(cuda_impl *c, const char *what)
+{
+    float ms = 0;
+
+    if (c->working)
+        cuda_note(c, cudaEventRecord(c->ended, c->stream), what);
+    cuda_note(c, cudaStreamSynchronize(c->stream), what);
+    if (c->working && cudaEventElapsedTime(&ms, c->begun, c->ended) == cudaSuccess)
+        c->count.busy_ns += (uint64_t)((double)ms * 1e6);
+    c->working = false;
+}
+
 static di_code op_finish(kernels *k, di_status *st)
 {
     cuda_impl *c = k->impl;
     di_code rc = DI_OK;
 
-    cuda_note(c, cudaStreamSynchronize(c->stream), "an operation");
+    wait_for_all(c, "an operation");
     if (c->error != cudaSuccess)
         rc = cuda_error(st, c->error, c->where);
     c->error = cudaSuccess;
@@ -66,8 +88,13 @@ static void op_close(kernels *k)
         cudaStreamSynchronize(c->stream);
     cudaFree(c->mem);
     cudaFreeHost(c->s.stage_host);
-    if (c->s.staged)
-        cudaEventDestroy(c->s.staged);
+    cuda_forget_graphs(c);
+    for (int i = 0; i < 3; i++) {
+        cudaEvent_t e = (cudaEvent_t[]){c->s.staged, c->begun, c->ended}[i];
+
+        if (e)
+            cudaEventDestroy(e);
+    }
     if (c->stream)
         cudaStreamDestroy(c->stream);
     mem_free(c);
@@ -91,6 +118,9 @@ di_code cuda_need_impl(kernels *k, di_status *st)
                                             cudaEnableDefault, NULL),
            "looking for a function of the driver");
     CU_TRY(cudaEventCreateWithFlags(&c->s.staged, cudaEventDisableTiming), "making an event");
+    CU_TRY(cudaEventCreate(&c->begun), "making an event");
+    CU_TRY(cudaEventCreate(&c->ended), "making an event");
+    c->no_graphs = getenv("DI_NO_GRAPHS") != NULL; /* NOLINT(concurrency-mt-unsafe) */
 done:
     if (rc)
         op_close(k);
@@ -100,7 +130,8 @@ done:
 /* ---- scratch ---- */
 
 typedef struct scratch_sizes {
-    size_t tile, slot, query, query_w, query_n, group, tops, pos, part, first, h, ye, z, stage;
+    size_t tile, slot, query, query_w, query_n, group, tops, pos, part, first, h, ye, z, best, done,
+        stage;
 } scratch_sizes;
 
 /* What sample() points at: room for the worst row, and for plain rows with a mask each. */
@@ -131,13 +162,15 @@ static scratch_sizes sizes_of(const kernel_limits *l)
         .h = cuda_aligned(slots * (size_t)l->moe_inter * sizeof(uint16_t)),
         .ye = cuda_aligned(slots * (size_t)l->hidden * sizeof(uint16_t)),
         .z = cuda_aligned((size_t)l->n_logit_rows * (size_t)l->vocab * sizeof(float)),
+        .best = cuda_aligned(cuda_sample_bytes(l->n_logit_rows)),
+        .done = cuda_aligned((size_t)l->n_logit_rows * sizeof(uint32_t)),
         .stage = cuda_aligned(stage_needed(l))};
 }
 
 static size_t total(const scratch_sizes *z)
 {
     return z->tile + z->slot + z->query + z->query_w + z->query_n + z->group + z->tops + z->pos +
-           z->part + z->first + z->h + z->ye + z->z + z->stage;
+           z->part + z->first + z->h + z->ye + z->z + z->best + z->done + z->stage;
 }
 
 static size_t op_scratch_bytes(const kernels *k, const kernel_limits *l)
@@ -167,6 +200,7 @@ static di_code op_reserve(kernels *k, const kernel_limits *l, di_status *st)
     DI_TRY(cuda_need_impl(k, st));
     c = k->impl;
     CU_TRY(cudaStreamSynchronize(c->stream), "an operation");
+    cuda_forget_graphs(c);
     cudaFree(c->mem);
     cudaFreeHost(c->s.stage_host);
     c->mem = c->s.stage_host = NULL;
@@ -189,6 +223,9 @@ static di_code op_reserve(kernels *k, const kernel_limits *l, di_status *st)
     c->s.h = carve(&at, z.h);
     c->s.ye = carve(&at, z.ye);
     c->s.z = carve(&at, z.z);
+    c->s.sample_best = carve(&at, z.best);
+    c->s.sample_done = carve(&at, z.done);
+    CU_TRY(cudaMemsetAsync(c->s.sample_done, 0, z.done, c->stream), "reserving scratch");
     c->s.stage = carve(&at, z.stage);
     c->s.stage_bytes = z.stage;
     c->max_keys = l->window + (l->index_topk > l->window ? l->index_topk : l->window);
@@ -222,8 +259,10 @@ static void op_buf_free(kernels *k, void *p)
 {
     cuda_impl *c = k->impl;
 
-    if (c)
+    if (c) {
         cudaStreamSynchronize(c->stream);
+        cuda_forget_graphs(c);
+    }
     cudaFree(p);
 }
 
@@ -244,16 +283,19 @@ static void op_shared_free(kernels *k, void *p)
 {
     cuda_impl *c = k->impl;
 
-    if (c)
+    if (c) {
         cudaStreamSynchronize(c->stream);
+        cuda_forget_graphs(c);
+    }
     cudaFreeHost(p);
 }
 
-/* The host's bytes are taken before the call returns: they are pageable memory. */
+/* Pageable bytes are taken before the call returns, those of shared_new when it is their turn. */
 static void op_put(kernels *k, void *dst, const void *host, size_t bytes)
 {
     cuda_impl *c = k->impl;
 
+    begin(c);
     cuda_note(c, cudaMemcpyAsync(dst, host, bytes, cudaMemcpyHostToDevice, c->stream), "a copy");
 }
 
@@ -262,7 +304,7 @@ static void op_get(kernels *k, void *host, const void *src, size_t bytes)
     cuda_impl *c = k->impl;
 
     cuda_note(c, cudaMemcpyAsync(host, src, bytes, cudaMemcpyDeviceToHost, c->stream), "a copy");
-    cuda_note(c, cudaStreamSynchronize(c->stream), "a copy");
+    wait_for_all(c, "a copy");
 }
 
 #define CHUNK ((size_t)8192)
@@ -295,8 +337,16 @@ static void op_get_act(kernels *k, float *host, const void *src, size_t n)
 
 static void op_copy(kernels *k, const kv_copy *copies, int n)
 {
-    if (n > 0)
-        cuda_copy(k->impl, copies, n);
+    if (n == 0)
+        return;
+    begin(k->impl);
+    cuda_copy(k->impl, copies, n);
+}
+
+static bool op_sample_stage(kernels *k, const sample_row *row, int n, int vocab)
+{
+    begin(k->impl);
+    return cuda_sample_stage(k->impl, row, n, vocab);
 }
 
 static uint64_t op_memory_free(kernels *k)
@@ -317,6 +367,7 @@ static uint64_t op_memory_free(kernels *k)
         if ((rows) > 0)                                                                            \
             fn(k->impl, a);                                                                        \
     }
+OP(tables, cuda_tables, a->n_seqs)
 OP(gather, cuda_gather, a->n)
 OP(rope_rows, cuda_rope_rows, a->n)
 OP(keep_rows, cuda_keep_rows, a->n)
@@ -339,11 +390,11 @@ OP(confidence, cuda_confidence, a->n)
 OP(sample, cuda_sample, a->n)
 OP(logprobs, cuda_logprobs, a->n)
 
-static uint64_t op_n_launches(const kernels *k)
+static kernel_counters op_counters(const kernels *k)
 {
     const cuda_impl *c = k->impl;
 
-    return c ? c->n_launches : 0;
+    return c ? c->count : (kernel_counters){0};
 }
 
 static const kernel_ops ops = {
@@ -368,6 +419,10 @@ static const kernel_ops ops = {
     .get_act = op_get_act,
     .copy = op_copy,
     .memory_free = op_memory_free,
+    .replay = cuda_replay,
+    .recorded = cuda_recorded,
+    .tables = op_tables,
+    .sample_stage = op_sample_stage,
     .gather = op_gather,
     .rope_rows = op_rope_rows,
     .keep_rows = op_keep_rows,
@@ -390,7 +445,7 @@ static const kernel_ops ops = {
     .sample = op_sample,
     .logprobs = op_logprobs,
     .finish = op_finish,
-    .n_launches = op_n_launches,
+    .counters = op_counters,
     .close = op_close,
 };
 

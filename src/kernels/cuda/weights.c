@@ -62,9 +62,12 @@ size_t cuda_weight_bytes(const kernels *k, const weight_src *s)
 
 void cuda_unload(kernels *k, weight *w)
 {
-    (void)k;
+    cuda_impl *c = k->impl;
+
     if (!w)
         return;
+    if (c)
+        cuda_forget_graphs(c);
     if (w->pinned)
         cudaFreeHost(w->mem);
     else

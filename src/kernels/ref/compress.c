@@ -47,6 +47,8 @@ static void pool_job(void *arg, int thread, int n_threads)
     for (int64_t g = begin; g < end; g++) {
         const float *in = pooled;
 
+        if (a->g->last_row[g] == STEP_NO_GROUP)
+            continue;
         if (a->g->ratio == 1)
             in = (const float *)a->proj + a->g->last_row[g] * dim;
         else
@@ -88,11 +90,15 @@ void ref_compress_store(kernels *k, const compress_store_args *a)
     float *x = impl->thread[0].f;
 
     for (int64_t g = 0; g < a->g->n; g++) {
-        const kv_view *v = &a->s->view[a->s->seq[a->g->last_row[g]]];
         const float *cs = a->cs + g * a->rope;
-        uint8_t *key = kv_key(l, v, a->owner, a->g->entry[g]);
-        uint8_t *latent = kv_latent(l, v, a->owner, a->g->entry[g]);
+        const kv_view *v;
+        uint8_t *key, *latent;
 
+        if (a->g->last_row[g] == STEP_NO_GROUP)
+            continue;
+        v = &a->s->view[a->s->seq[a->g->last_row[g]]];
+        key = kv_key(l, v, a->owner, a->g->entry[g]);
+        latent = kv_latent(l, v, a->owner, a->g->entry[g]);
         ref_rms(k, x, (const float *)a->key_raw + g * idim, a->k_norm, idim, a->eps);
         ref_rope(k, x + idim - a->rope, cs, a->rope / 2);
         if (l->format == KV_F32)

@@ -248,7 +248,7 @@ const kernel_ops *kernels_ref(void)
         .finish = ref_finish,
         .copy = host_copy,
         .memory_free = host_memory_free,
-        .n_launches = host_n_launches,
+        .counters = host_counters,
         .close = ref_close,
     };
 
