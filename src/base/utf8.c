@@ -120,3 +120,18 @@ size_t utf8_write(uint32_t cp, char *out)
     out[3] = (char)(0x80u | (cp & 0x3Fu));
     return 4;
 }
+
+void utf8_mend(char *s)
+{
+    size_t n = strlen(s), len, to = 0;
+    uint32_t cp;
+
+    for (size_t at = 0; at < n; at += len) {
+        len = utf8_read(s + at, n - at, &cp);
+        if (cp == UTF8_BAD)
+            continue;
+        memmove(s + to, s + at, len);
+        to += len;
+    }
+    s[to] = 0;
+}

@@ -17,5 +17,9 @@ bool utf8_is_partial(const char *s, size_t n);
 
 bool utf8_valid(const char *s, size_t n);
 
+/* Take the ill-formed parts out of a 0-terminated text, in place: what is left of a character that
+ * was cut. */
+void utf8_mend(char *s);
+
 /* Write cp (a scalar value) to out[4]; returns 1..4. */
 size_t utf8_write(uint32_t cp, char *out);

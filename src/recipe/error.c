@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/json_write.h"
+#include "base/utf8.h"
 
 bool recipe_fail(recipe_error *e, int status, const char *fmt, ...)
 {
@@ -17,6 +18,7 @@ bool recipe_fail(recipe_error *e, int status, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(e->message, sizeof e->message, fmt, ap);
     va_end(ap);
+    utf8_mend(e->message); /* quoted words are cut anywhere, and so is the message */
     return false;
 }
 

@@ -160,6 +160,24 @@ static void test_valid_looks_at_every_byte_of_long_text(void **state)
     }
 }
 
+static void test_mending_takes_out_what_was_cut(void **state)
+{
+    static const char *const cases[][2] = {{"", ""},
+                                           {"a\xC3\xA9", "a\xC3\xA9"},
+                                           {"\xC3\xA9\xC3", "\xC3\xA9"},
+                                           {"\xE6\x97\"\xA5 b", "\" b"},
+                                           {"\xFF\xF0\x9F\x99", ""}};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        char s[16];
+
+        strcpy(s, cases[i][0]);
+        utf8_mend(s);
+        assert_string_equal(s, cases[i][1]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -167,6 +185,7 @@ int main(void)
         cmocka_unit_test(test_all_sequences_up_to_three_bytes_match_the_naive_decoder),
         cmocka_unit_test(test_all_four_byte_leads_match_at_the_edges_of_every_range),
         cmocka_unit_test(test_valid_looks_at_every_byte_of_long_text),
+        cmocka_unit_test(test_mending_takes_out_what_was_cut),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
