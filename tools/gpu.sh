@@ -40,6 +40,7 @@ test)
     run one_answer $build/tests/one_answer $models --backend cuda --rounds 100 --demand
     grep -h "ran on the device" $build/gpu-one_answer.log
     run one_answer_tiny $build/tests/one_answer $models --backend cuda --rounds 20 --from 180
+    DI_NO_GRAPHS=1 run one_answer_plain $build/tests/one_answer $models --backend cuda --rounds 20
     for name in engine life lossless preempt cases; do
         LEAK_REQUESTS=60 run $name $build/tests/${name}_test
     done

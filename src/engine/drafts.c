@@ -72,6 +72,31 @@ static int draft_room(const choice *c, const sched_part *p)
     return n < left ? n : left < 0 ? 0 : (int)left;
 }
 
+/* A GPU replays steps whose shape has come before: with many sequences, fill the step up to one of
+ * few numbers of rows, by the likeliest drafts that were left out. An answer does not depend on how
+ * many drafts are verified. */
+static void fill_up(const exec *x, int n, int room, int *chosen)
+{
+    int unit = n / 4 > 1 ? n / 4 : 1, total = 0, more;
+
+    for (int k = 0; k < n; k++)
+        total += chosen[k];
+    more = total > 0 ? (unit - total % unit) % unit : 0;
+    for (; more > 0 && total < room; more--, total++) {
+        int best = -1;
+        float most = -1;
+
+        for (int k = 0; k < n; k++)
+            if (chosen[k] < x->offer[k].n && x->offer[k].survival[chosen[k]] > most) {
+                most = x->offer[k].survival[chosen[k]];
+                best = k;
+            }
+        if (best < 0)
+            return;
+        chosen[best]++;
+    }
+}
+
 /* How many drafts each part verifies, into length[part]. */
 void drafts_choose(di_engine *e, const job *j)
 {
@@ -103,6 +128,8 @@ void drafts_choose(di_engine *e, const job *j)
     }
     draft_lengths(&x->cost, x->offer, n, other, e->opt.max_batched_tokens,
                   cost_draft(&x->cost, n, x->draft_next), chosen, x->scratch);
+    if (kernels_kv_memory(x->k))
+        fill_up(x, n, e->opt.max_batched_tokens - other - n, chosen);
     for (int k = 0; k < n; k++)
         x->length[x->draft_part[k]] = chosen[k];
 }

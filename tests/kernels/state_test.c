@@ -294,39 +294,42 @@ static void test_qkv_writes_ring_rows(void **state)
     bench_close(&q.b);
 }
 
+/* The first place of the list is none: its entry stays as it is. */
 static void test_stored_entries_have_the_bytes_of_the_quantisers(void **state)
 {
     static sequence q;
-    float lat[DIM], key[IDIM];
+    float lats[2 * DIM], keys[2 * IDIM], *lat = lats + DIM, *key = keys + IDIM;
     uint16_t one[DIM];
-    const int32_t last = 1;
-    const int64_t entry = 3;
-    step_groups g = {.n = 1, .ratio = 2};
-    uint8_t want[DIM];
+    const int32_t last[] = {STEP_NO_GROUP, 1};
+    const int64_t entry[] = {2, 3};
+    step_groups g = {.n = 2, .ratio = 2};
+    uint8_t want[DIM], empty[DIM];
     compress_store_args a = {.rope = ROPE, .eps = 1e-20f};
 
     sequence_open(&q, *state, NUMERICS_RELEASE, 2);
     sequence_step(&q, 6, 2);
-    fill(lat, DIM, 3);
+    memcpy(empty, kv_latent(&q.l, &q.view, 0, 2), q.l.latent_bytes);
+    fill(lats, 2 * DIM, 3);
     for (int i = 0; i < DIM; i++)
         one[i] = bf16_from_f32(1);
-    for (int i = 0; i < IDIM; i++) /* mean square 1: the norm leaves it */
-        key[i] = i % 2 ? 1.0f : -1.0f;
-    g.last_row = dev_copy(&q.b, &last, sizeof last);
-    g.entry = dev_copy(&q.b, &entry, sizeof entry);
+    for (int i = 0; i < 2 * IDIM; i++) /* mean square 1: the norm leaves it */
+        keys[i] = i % 2 ? 1.0f : -1.0f;
+    g.last_row = dev_copy(&q.b, last, sizeof last);
+    g.entry = dev_copy(&q.b, entry, sizeof entry);
     a.s = &q.s;
     a.g = &g;
     a.layout = &q.l;
-    a.lat = dev_act(&q.b, lat, DIM);
-    a.key_raw = dev_act(&q.b, key, IDIM);
+    a.lat = dev_act(&q.b, lats, ARRAY_LEN(lats));
+    a.key_raw = dev_act(&q.b, keys, ARRAY_LEN(keys));
     a.k_norm = load_one(&q.b, WEIGHT_VEC_BF16, one, NULL, 1, IDIM);
-    a.cs = unrotated(&q, 1);
+    a.cs = unrotated(&q, 2);
     q.b.k->ops->compress_store(q.b.k, &a);
     assert_int_equal(q.b.k->ops->finish(q.b.k, NULL), DI_OK);
     q4c_encode(want, want + DIM / 2, lat, DIM);
     assert_memory_equal(kv_latent(&q.l, &q.view, 0, 3), want, q.l.latent_bytes);
     q4i_encode(want, want + IDIM / 2, key, IDIM);
     assert_memory_equal(kv_key(&q.l, &q.view, 0, 3), want, q.l.key_bytes);
+    assert_memory_equal(kv_latent(&q.l, &q.view, 0, 2), empty, q.l.latent_bytes);
     bench_close(&q.b);
 }
 
