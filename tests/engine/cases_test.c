@@ -496,6 +496,29 @@ static void test_enough_kept_rows_give_the_bits_of_the_whole(void **state)
     }
 }
 
+/* Exact replay: the last row, and the rows behind it, of prompts around and beyond the tail. */
+static void test_exact_replay_gives_the_bits_of_the_whole(void **state)
+{
+    di_engine *e =
+        rig_start(MINI_F, (di_engine_options){.replay = DI_REPLAY_EXACT, .draft_tokens = -1});
+    int tail = (int)e->exact_tail;
+
+    (void)state;
+    assert_true(tail > 128);
+    for (uint32_t i = 0; i < (RIG_SLOW ? 4u : 24u); i++) {
+        di_request_params p = rig_params(ids, tail - 1 + (int)i * 13, 3);
+
+        rig_seed(50 + i);
+        rig_ids(ids, 700);
+        p.logprobs = true;
+        p.top_logprobs = N_TOP;
+        rig_plain(MINI_F, p, &want);
+        rig_ask(e, p, &got);
+        rig_same(&want, &got);
+    }
+    rig_close(e);
+}
+
 static int close_all(void **state)
 {
     (void)state;
@@ -517,6 +540,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_cancelled_requests_stop_within_two_steps),
         cmocka_unit_test(test_two_engines_of_a_process_do_not_meet),
         cmocka_unit_test(test_enough_kept_rows_give_the_bits_of_the_whole),
+        cmocka_unit_test(test_exact_replay_gives_the_bits_of_the_whole),
     };
 
     if (argc > 1) /* a pattern of names */
