@@ -79,8 +79,8 @@ void recipe_error_body(recipe_protocol protocol, recipe_mode mode, const recipe_
         jw_key(&w, "type");
         jw_cstr(&w, type);
         jw_key(&w, "param");
-        if (e->param)
-            jw_cstr(&w, e->param);
+        if (e->param || (*e->place && mode == RECIPE_CLIENT))
+            jw_cstr(&w, e->param ? e->param : e->place);
         else
             jw_null(&w);
         jw_key(&w, "code");

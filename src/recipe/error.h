@@ -21,7 +21,8 @@ typedef struct recipe_error {
     bool parse;        /* bad JSON or a wrong type; otherwise a semantic check */
     const char *type;  /* OpenAI's word; NULL = the one of the status */
     const char *code;  /* static; NULL = the type */
-    const char *param; /* static; NULL = null */
+    const char *param; /* static; NULL = `place` */
+    char place[64];    /* of a wrong field; "" = unknown, null in the body */
     char message[1024];
 } recipe_error;
 

@@ -78,8 +78,24 @@ bool parse_fail(reading *rd, const place *at, const char *fmt, ...)
     put_place(at, &where);
     recipe_fail(rd->e, 400, "%s: %s", where.len ? str_text(&where) : "request body", text);
     rd->e->parse = true;
+    if (where.len < sizeof rd->e->place)
+        snprintf(rd->e->place, sizeof rd->e->place, "%s", str_text(&where));
     str_fini(&where);
     return false;
+}
+
+/* The recipe's wording of a value out of its range names the field in one of two ways. */
+static void note_field(recipe_error *e, const char *text)
+{
+    char name[sizeof e->place];
+    int n = 0;
+
+    if (e->status)
+        return;
+    if (sscanf(text, "Invalid %63[a-z_] value%n", name, &n) == 1 && n > 0)
+        snprintf(e->place, sizeof e->place, "%s", name);
+    else if (sscanf(text, "Invalid '%63[^']'%n", name, &n) == 1 && n > 0)
+        snprintf(e->place, sizeof e->place, "%s", name);
 }
 
 bool convert_fail(reading *rd, const char *fmt, ...)
@@ -90,6 +106,7 @@ bool convert_fail(reading *rd, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
+    note_field(rd->e, text);
     return recipe_fail(rd->e, 400, "%s", text);
 }
 

@@ -200,13 +200,16 @@ bool keys_admit(conn *c)
     return false;
 }
 
-/* Seconds until the key may send again; 0 = counted. Under the lock. */
-static int take_locked(api_key *k, int retry_s)
+/* Seconds until the key may send again, and which limit says so; 0 = counted. Under the lock. */
+static int take_locked(api_key *k, int retry_s, char *why, size_t cap)
 {
     uint64_t now = clock_ns();
 
-    if (k->max_running && k->running >= k->max_running)
+    if (k->max_running && k->running >= k->max_running) {
+        snprintf(why, cap, "this API key has %lld running requests, its limit",
+                 (long long)k->running);
         return retry_s;
+    }
     if (k->per_minute) {
         double rate = (double)k->per_minute / 60;
 
@@ -214,8 +217,11 @@ static int take_locked(api_key *k, int retry_s)
         if (k->budget > (double)k->per_minute)
             k->budget = (double)k->per_minute;
         k->filled_ns = now;
-        if (k->budget < 1)
+        if (k->budget < 1) {
+            snprintf(why, cap, "this API key has sent its limit of %lld requests per minute",
+                     (long long)k->per_minute);
             return (int)((1 - k->budget) / rate) + 1;
+        }
         k->budget -= 1;
     }
     k->running++;
@@ -225,19 +231,20 @@ static int take_locked(api_key *k, int retry_s)
 bool keys_take(conn *c)
 {
     server *s = c->loop->srv;
+    char why[100];
     int wait;
 
     if (!c->key)
         return true;
     pthread_mutex_lock(&s->keys->lock);
-    wait = take_locked(c->key, s->opt.retry_after_s);
+    wait = take_locked(c->key, s->opt.retry_after_s, why, sizeof why);
     pthread_mutex_unlock(&s->keys->lock);
     c->key_taken = wait == 0;
     if (wait == 0)
         return true;
     metric_count(&c->loop->m, METRIC_rejected_limit);
     conn_error(c, &(error_body){.status = 429,
-                                .message = "this API key has reached its limit",
+                                .message = why,
                                 .code = "rate_limit_exceeded",
                                 .retry_after_s = wait});
     return false;

@@ -178,3 +178,36 @@ def test_the_context_is_full_to_the_last_token(server):
         assert rest["usage"]["total_tokens"] == 64
         assert s.complete([5] * 64, max_tokens=9)["usage"]["completion_tokens"] == 1
         assert s.post("/v1/completions", {"model": "tiny", "prompt": [5] * 65}, status=400)
+
+
+def test_the_wrong_field_is_the_param_of_the_error(server):
+    for fields, param in [({"temperature": 3}, "temperature"), ({"stop": [""]}, "stop[0]"),
+                          ({"max_tokens": 0}, "max_tokens"), ({"stream": 1}, "stream"),
+                          ({"messages": [{"role": "x"}]}, "messages[0].role"),
+                          ({"response_format": {"type": "x"}}, "response_format.type"),
+                          ({"tools": [{"type": "function", "function": {"name": "a b"}}]},
+                           "tools[0].function.name")]:
+        body = {"model": "tiny", "messages": HI, **fields}
+        got, _, text = server.request("POST", CHAT, body, {"authorization": "Bearer k"})
+        assert got == 400 and json.loads(text)["error"]["param"] == param, text
+
+
+def test_a_limit_of_a_key_is_named(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("a requests_per_minute=1\nb max_running=1\n")
+    body = {"model": "tiny", "prompt": "x", "max_tokens": 1}
+    long = json.dumps({**body, "max_tokens": 9999, "stream": True}).encode()
+    with serve("--api-key-file", str(keys)) as s:
+        def refused(key):
+            status, headers, text = s.request("POST", "/v1/completions", body,
+                                              {"authorization": f"Bearer {key}"})
+            assert status == 429 and int(headers["retry-after"]) >= 1
+            return json.loads(text)["error"]["message"]
+
+        s.post("/v1/completions", body, headers={"authorization": "Bearer a"})
+        assert "1 requests per minute" in refused("a")
+        with socket.create_connection(("127.0.0.1", s.port)) as client:
+            client.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: a\r\nx-api-key: b\r\n"
+                           b"content-length: %d\r\n\r\n" % len(long) + long)
+            assert client.recv(100)
+            assert "1 running" in refused("b")
