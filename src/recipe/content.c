@@ -67,12 +67,16 @@ static bool add_image(reading *rd, recipe_image image)
     return true;
 }
 
+bool content_blind(const reading *rd, content *c)
+{
+    if (rd->q->chat.family != RECIPE_V4)
+        return false;
+    content_text(c, "[Unsupported Image]", strlen("[Unsupported Image]"));
+    return true;
+}
+
 void content_image(reading *rd, content *c, recipe_image image)
 {
-    if (rd->q->chat.family == RECIPE_V4) {
-        content_text(c, "[Unsupported Image]", strlen("[Unsupported Image]"));
-        return;
-    }
     glue_part(c, "\n\n");
     if (!add_place(c) || !add_image(rd, image)) {
         c->failed = true;
@@ -162,4 +166,18 @@ bool content_image_url(reading *rd, content *c, const jtree *url, const char *de
     image.kind = RECIPE_IMAGE_DATA;
     content_image(rd, c, image);
     return true;
+}
+
+bool content_web_image(reading *rd, content *c, const jtree *url, const char *path)
+{
+    bool web = starts(url->text, url->n, "http://") || starts(url->text, url->n, "https://");
+    str quoted = {0};
+
+    if (web || (!rd->strict && starts(url->text, url->n, "data:")))
+        return content_image_url(rd, c, url, "high", path);
+    jtree_quote(url->text, url->n, &quoted);
+    convert_fail(rd, "%s: invalid url: %.*s", path, quoted.len > 200 ? 200 : (int)quoted.len,
+                 str_text(&quoted));
+    str_fini(&quoted);
+    return false;
 }

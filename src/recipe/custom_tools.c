@@ -6,10 +6,13 @@
 
 #include "recipe/recipe_internal.h"
 
-static const char patch_description[] =
-    "Use the `apply_patch` tool to edit files.\n"
-    "Your patch language is a stripped‑down, file‑oriented diff format designed to be easy "
+#define PATCH_BEFORE                                                                               \
+    "Use the `apply_patch` tool to edit files.\n"                                                  \
+    "Your patch language is a stripped‑down, file‑oriented diff format designed to be easy "   \
     "to parse and safe to apply. You can think of it as a high‑level envelope:\n"
+
+/* V4 begins the envelope without the empty line of V4.1, and goes on alike. */
+static const char patch_description[] = PATCH_BEFORE
     "\n"
     "*** Begin Patch\n"
     "[ one or more file sections ]\n"
@@ -94,6 +97,21 @@ static const char text_parameters[] =
     "{\"type\": \"object\", \"additionalProperties\": false, \"properties\": {\"input\": "
     "{\"type\": \"string\"}}, \"required\": [\"input\"]}";
 
+static bool describe_patch(reading *rd, recipe_tool *t)
+{
+    const size_t before = sizeof PATCH_BEFORE - 1;
+    str text = {0};
+
+    t->description = patch_description;
+    t->n_description = sizeof patch_description - 1;
+    if (rd->q->chat.family == RECIPE_V41)
+        return true;
+    str_append(&text, patch_description, before);
+    str_puts(&text, patch_description + before + 1);
+    t->description = take_str(rd, &text, &t->n_description);
+    return t->description != NULL;
+}
+
 bool tool_fill_custom(reading *rd, recipe_tool *t, const jtree *name, const jtree *description)
 {
     bool patch = jtree_is(name, "apply_patch");
@@ -101,10 +119,8 @@ bool tool_fill_custom(reading *rd, recipe_tool *t, const jtree *name, const jtre
 
     tool_fill(t, name, description, NULL, NULL);
     t->custom = true;
-    if (patch) {
-        t->description = patch_description;
-        t->n_description = sizeof patch_description - 1;
-    }
+    if (patch && !describe_patch(rd, t))
+        return false;
     t->parameters = jtree_parse(parameters, strlen(parameters), rd->mem, "parameters", NULL);
     return t->parameters != NULL || out_of_memory(rd);
 }

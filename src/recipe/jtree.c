@@ -440,11 +440,11 @@ void jtree_print(const jtree *t, jtree_style style, str *out)
         for (const jtree *v = t->child; v; v = v->next) {
             if (object) {
                 jtree_quote(v->key, v->n_key, out);
-                str_puts(out, style == JTREE_PYTHON ? ": " : ":");
+                str_puts(out, style == JTREE_COMPACT ? ":" : ": ");
             }
             jtree_print(v, style, out);
             if (v->next)
-                str_puts(out, style == JTREE_PYTHON ? ", " : ",");
+                str_puts(out, style == JTREE_COMPACT ? "," : ", ");
         }
         str_putc(out, object ? '}' : ']');
         break;

@@ -59,8 +59,9 @@ double jtree_real(const jtree *t);
 /* True when both are the same JSON value; objects compare without regard to order. */
 bool jtree_equal(const jtree *a, const jtree *b);
 
-/* How to print: PYTHON as prompts have it ("a": 1, 1e-05), COMPACT as constraints do ("a":1). */
-typedef enum jtree_style { JTREE_PYTHON, JTREE_COMPACT } jtree_style;
+/* How to print: PYTHON as prompts have it ("a": 1, 1e-05), COMPACT as constraints do ("a":1), V4 as
+ * prompts of V4 do ("a": 1, 0.00001). */
+typedef enum jtree_style { JTREE_PYTHON, JTREE_COMPACT, JTREE_V4 } jtree_style;
 
 /* Append t as text. Non-ASCII stays as it is. */
 void jtree_print(const jtree *t, jtree_style style, str *out);

@@ -100,6 +100,21 @@ static bool sort_results(message_order *o)
     return ok;
 }
 
+/* Of adjacent reminders V4.1 shows the first. */
+static bool repeats_reminder(const message_order *o, const recipe_message *m)
+{
+    return m->role == RECIPE_REMINDER && o->n && o->message[o->n - 1]->role == RECIPE_REMINDER;
+}
+
+/* V4 joins users' messages without the empty ones: m, or the one before it, gives way. */
+static bool joins_nothing(const message_order *o, const recipe_message *m)
+{
+    const recipe_message *before = o->n ? o->message[o->n - 1] : NULL;
+
+    return before && before->role == RECIPE_USER && m->role == RECIPE_USER &&
+           (before->n_content == 0 || m->n_content == 0);
+}
+
 di_code message_order_init(message_order *o, const recipe_chat *c, di_status *st)
 {
     *o = (message_order){0};
@@ -114,6 +129,10 @@ di_code message_order_init(message_order *o, const recipe_chat *c, di_status *st
             continue;
         if (m->role == RECIPE_SYSTEM && c->family == RECIPE_V4)
             o->head[o->n_head++] = m;
+        else if (c->family == RECIPE_V41 && repeats_reminder(o, m))
+            continue;
+        else if (c->family == RECIPE_V4 && joins_nothing(o, m))
+            o->message[o->n - 1] = m->n_content ? m : o->message[o->n - 1];
         else
             o->message[o->n++] = m;
     }

@@ -66,13 +66,14 @@ typedef struct dialect {
     const char *calls, *invoke, *parameter;
     const char *tools;
     bool empty_line; /* for a call without arguments */
+    jtree_style json;
 } dialect;
 
 static const dialect dialects[] = {
     [RECIPE_V41] = {" calls", " invoke", " parameter",
-                    TOOLS_BEFORE(" calls", " invoke", " parameter"), true},
+                    TOOLS_BEFORE(" calls", " invoke", " parameter"), true, JTREE_PYTHON},
     [RECIPE_V4] = {"tool_calls", "invoke", "parameter",
-                   TOOLS_BEFORE("tool_calls", "invoke", "parameter"), false},
+                   TOOLS_BEFORE("tool_calls", "invoke", "parameter"), false, JTREE_V4},
 };
 
 /* One rendering. */
@@ -157,7 +158,7 @@ static void tool_line(printer *r, const recipe_tool *t)
     jtree_quote(t->description ? t->description : "", t->n_description, out);
     str_puts(out, ", \"parameters\": ");
     if (t->parameters)
-        jtree_print(t->parameters, JTREE_PYTHON, out);
+        jtree_print(t->parameters, r->d->json, out);
     else
         str_puts(out, "{}");
     str_putc(out, '}');
@@ -188,7 +189,7 @@ static void format_block(printer *r)
         break;
     case RECIPE_FORMAT_JSON_SCHEMA:
         text(r, FORMAT_BLOCK);
-        jtree_print(r->c->schema, JTREE_PYTHON, &r->p->text);
+        jtree_print(r->c->schema, r->d->json, &r->p->text);
         break;
     case RECIPE_FORMAT_TEXT:
     case RECIPE_FORMAT_REGEX:
@@ -272,7 +273,7 @@ static void parameter(printer *r, const char *key, size_t n_key, const jtree *va
     if (is_text)
         str_append(&r->p->text, value->text, value->n);
     else
-        jtree_print(value, JTREE_PYTHON, &r->p->text);
+        jtree_print(value, r->d->json, &r->p->text);
     close_tag(r, r->d->parameter);
     text(r, "\n");
 }

@@ -94,6 +94,8 @@ void content_fini(content *c);
 void content_text(content *c, const char *text, size_t n);
 void content_join(content *c, const jtree *text, const char *glue);
 void content_image(reading *rd, content *c, recipe_image image);
+/* V4 has no images: a text stands for one, whatever it is. True when it does. */
+bool content_blind(const reading *rd, content *c);
 
 /* Move it into m. False: out of memory. */
 bool content_take(reading *rd, content *c, recipe_message *m);
@@ -102,6 +104,8 @@ bool content_take(reading *rd, content *c, recipe_message *m);
  * `path` names the message. False: a convert error is set. */
 bool content_image_url(reading *rd, content *c, const jtree *url, const char *detail,
                        const char *path);
+/* The same for Messages: http(s), in mode CLIENT also data URLs. */
+bool content_web_image(reading *rd, content *c, const jtree *url, const char *path);
 
 bool is_base64(const char *s, size_t n);
 
@@ -137,9 +141,9 @@ typedef struct tool_choice {
     const jtree *allowed; /* list of {"name"} or {"function": {"name"}}, or NULL */
 } tool_choice;
 
-/* Unique names, schemas, strict: the checks that come behind the messages. `check_strict` is false
- * for Messages. */
-bool tools_check(reading *rd, tool_list *l, bool check_strict);
+/* Unique names, schemas, strict: the checks that come behind the messages; none where no tool may
+ * be called. `check_strict` is false for Messages. */
+bool tools_check(reading *rd, tool_list *l, recipe_choice choice, bool check_strict);
 
 /* Apply the choice: fills q->chat.tool, n_tools, choice. */
 bool tools_choose(reading *rd, const tool_list *l, const tool_choice *c);

@@ -157,6 +157,8 @@ static bool read_part(reading *rd, const jtree *t, const place *at, recipe_role 
         content_text(c, text->text, text->n);
         return true;
     default:
+        if (content_blind(rd, c))
+            return true;
         if (role == RECIPE_ASSISTANT)
             return convert_fail(rd, "Image in assistant message is not supported");
         if (kind == 2)
@@ -278,6 +280,8 @@ static bool check_prefix(reading *rd, size_t n_tools, recipe_format format)
     const recipe_chat *c = &rd->q->chat;
     bool calls = n_tools > 0;
 
+    if (!c->prefix)
+        return true;
     for (size_t i = 0; i < c->n; i++)
         calls = calls || c->message[i].n_call || c->message[i].role == RECIPE_TOOL;
     if (calls)
@@ -330,7 +334,7 @@ static bool check_calls(reading *rd)
     return true;
 }
 
-static bool read_messages(reading *rd, const jtree *list, size_t n_tools, recipe_format format)
+static bool read_messages(reading *rd, const jtree *list)
 {
     recipe_chat *c = &rd->q->chat;
     recipe_message *m = take_memory(rd, list->n, sizeof *m);
@@ -349,7 +353,7 @@ static bool read_messages(reading *rd, const jtree *list, size_t n_tools, recipe
             return false;
     }
     c->n = list->n;
-    return check_calls(rd) && (!c->prefix || check_prefix(rd, n_tools, format));
+    return check_calls(rd);
 }
 
 /* ---- tools ---- */
@@ -586,9 +590,9 @@ bool request_read_chat(reading *rd, const jtree *body)
         !format_extras(rd, f[F_STRUCTURED], f[F_REGEX], f[F_EBNF], &format))
         return false;
     if (!settings_model(rd, f[F_MODEL]) || !check_names(rd, &tools) ||
-        !read_messages(rd, f[F_MESSAGES], tools.n, format.format) ||
-        !check_json_word(rd, &format) || !tools_check(rd, &tools, true) ||
-        !tools_choose(rd, &tools, &choice) || !settings_stop(rd, f[F_STOP], true) ||
+        !read_messages(rd, f[F_MESSAGES]) || !check_json_word(rd, &format) ||
+        !tools_check(rd, &tools, choice.choice, true) || !tools_choose(rd, &tools, &choice) ||
+        !check_prefix(rd, tools.n, format.format) || !settings_stop(rd, f[F_STOP], true) ||
         !read_streaming(rd, f) || !settings_format(rd, &format) || !apply_settings(rd, f))
         return false;
     q->user = f[F_CACHE_KEY] ? f[F_CACHE_KEY]->text : f[F_USER] ? f[F_USER]->text : NULL;

@@ -163,12 +163,14 @@ static bool read_source(turn *t, const jtree *source, content *c, const char *pa
 
     if (!fields_read(rd, source, &at, fields, N_SOURCE, f))
         return false;
+    if (content_blind(rd, c))
+        return true;
     switch (word_index(f[S_TYPE], types)) {
     case 0:
         if (!f[S_MEDIA] || !f[S_DATA])
             return missing(t, "media_type or data");
         if (!is_base64(f[S_DATA]->text, f[S_DATA]->n))
-            return convert_fail(rd, "%s: Invalid base64 data", path);
+            return convert_fail(rd, "%s: base64 decode error", path);
         content_image(rd, c,
                       (recipe_image){.kind = RECIPE_IMAGE_DATA,
                                      .detail = "high",
@@ -179,7 +181,7 @@ static bool read_source(turn *t, const jtree *source, content *c, const char *pa
     case 1:
         if (!f[S_URL])
             return missing(t, "url");
-        return content_image_url(rd, c, f[S_URL], "high", path);
+        return content_web_image(rd, c, f[S_URL], path);
     default:
         return convert_fail(
             rd, "%s: file_id is not supported. Pass the image as a base64 data url instead.", path);
@@ -192,9 +194,13 @@ static bool read_image(turn *t, const jtree *source, content *c)
 
     if (!path)
         return false;
-    if (t->role == RECIPE_ASSISTANT)
+    if (!source)
+        return missing(t, "source");
+    if (!read_source(t, source, c, path))
+        return false;
+    if (t->role == RECIPE_ASSISTANT && t->all->rd->q->chat.family != RECIPE_V4)
         return convert_fail(t->all->rd, "Image in assistant message is unsupported");
-    return source ? read_source(t, source, c, path) : missing(t, "source");
+    return true;
 }
 
 static bool put_document(content *c, const jtree *source)
@@ -676,7 +682,7 @@ static bool read_tools(reading *rd, const jtree *list, tool_list *l)
             return false;
     for (size_t i = 0; i < l->n; i++)
         n_deferred += l->tool[i].deferred;
-    if (l->n && n_deferred == l->n)
+    if (l->n && n_deferred == l->n && rd->q->chat.family == RECIPE_V41)
         return convert_fail(rd, "tools: at least one tool must have defer_loading=false. All "
                                 "tools cannot be deferred.");
     return true;
@@ -783,7 +789,7 @@ bool request_read_messages(reading *rd, const jtree *body)
     settings_thinking(rd, said, effort);
     if (!read_choice(rd, f[F_TOOL_CHOICE], &choice) || !settings_model(rd, f[F_MODEL]) ||
         !read_tools(rd, f[F_TOOLS], &tools) || !read_conversation(rd, f, &tools) ||
-        !tools_check(rd, &tools, false) || !tools_choose(rd, &tools, &choice) ||
+        !tools_check(rd, &tools, choice.choice, false) || !tools_choose(rd, &tools, &choice) ||
         !settings_stop(rd, f[F_STOP], false) || !settings_format(rd, &format) ||
         !apply_settings(rd, f))
         return false;

@@ -70,6 +70,8 @@ static bool read_image(reading *rd, const jtree *const *f, const place *at, bool
 
     if (!path)
         return false;
+    if (content_blind(rd, c))
+        return true;
     if (assistant)
         return convert_fail(rd, "%s: Image in assistant message is unsupported", path);
     if (f[P_IMAGE])
@@ -256,8 +258,8 @@ static bool read_reasoning(items *l, const jtree *t, const place *at)
 
     if (!missing_output(l) || !fields_read(l->rd, t, at, fields, 1, &list))
         return false;
-    l->open = true;
     for (const jtree *v = list ? list->child : NULL; v; v = v->next, here.idx++) {
+        l->open = true; /* an item without texts, a mere summary say, is nothing */
         if (!fields_read(l->rd, v, &here, part, 1, &text))
             return false;
         if (l->n_reasoning++)
@@ -299,7 +301,12 @@ static const jtree *custom_arguments(reading *rd, const jtree *input)
     return t->text ? t : NULL;
 }
 
-/* A member of a namespace is called "ns::name". */
+/* A member of a namespace is called "ns::name"; in V4 "ns__name". */
+static const char *member_glue(const reading *rd)
+{
+    return rd->q->chat.family == RECIPE_V4 ? "__" : "::";
+}
+
 static const jtree *full_name(reading *rd, const jtree *ns, const jtree *name)
 {
     jtree *t;
@@ -311,7 +318,7 @@ static const jtree *full_name(reading *rd, const jtree *ns, const jtree *name)
     if (!t)
         return NULL;
     t->type = JSON_STRING;
-    str_printf(&text, "%s::%s", ns->text, name->text);
+    str_printf(&text, "%s%s%s", ns->text, member_glue(rd), name->text);
     t->text = take_str(rd, &text, &t->n);
     return t->text ? t : NULL;
 }
@@ -346,11 +353,12 @@ static bool read_call(items *l, const jtree *t, const place *at, bool custom)
     return arguments && name && call_fill(l->rd, &l->call[l->n_call++], f[C_ID], name, arguments);
 }
 
-static bool read_output(items *l, const jtree *t, const place *at)
+/* That of a custom tool may be missing: it is empty then. */
+static bool read_output(items *l, const jtree *t, const place *at, bool custom)
 {
     enum { O_ID, O_OUTPUT, N_OUTPUT };
-    static const field fields[N_OUTPUT] = {{"call_id", FIELD_STRING, FIELD_REQUIRED, 0, NULL},
-                                           {"output", FIELD_TEXT, FIELD_REQUIRED, 0, NULL}};
+    const field fields[N_OUTPUT] = {{"call_id", FIELD_STRING, FIELD_REQUIRED, 0, NULL},
+                                    {"output", FIELD_TEXT, custom ? 0 : FIELD_REQUIRED, 0, NULL}};
     const jtree *f[N_OUTPUT];
     recipe_message *m;
     content c = {0};
@@ -367,7 +375,7 @@ static bool read_output(items *l, const jtree *t, const place *at)
     m->role = RECIPE_TOOL;
     m->call_id = f[O_ID]->text;
     m->n_call_id = f[O_ID]->n;
-    if (!read_content(l->rd, f[O_OUTPUT], at, "output", false, &c)) {
+    if (f[O_OUTPUT] && !read_content(l->rd, f[O_OUTPUT], at, "output", false, &c)) {
         content_fini(&c);
         return false;
     }
@@ -388,8 +396,9 @@ static bool read_item(items *l, const jtree *t, const place *at)
     case ITEM_CUSTOM_CALL:
         return read_call(l, t, at, true);
     case ITEM_CALL_OUTPUT:
+        return read_output(l, t, at, false);
     case ITEM_CUSTOM_OUTPUT:
-        return read_output(l, t, at);
+        return read_output(l, t, at, true);
     case ITEM_OTHER:
         break;
     }
@@ -494,7 +503,20 @@ static bool check_unique(reading *rd, const tool_list *l)
     return true;
 }
 
-/* Members are declared as "ns::name", their description begins with that of the namespace. */
+/* The description of a member begins with that of the namespace, but in V4. */
+static bool describe_member(reading *rd, recipe_tool *tool, const jtree *ns, const jtree *own)
+{
+    str text = {0};
+
+    if (rd->q->chat.family == RECIPE_V4)
+        return true;
+    str_printf(&text, "%s\n", ns ? ns->text : "");
+    if (own)
+        str_append(&text, own->text, own->n);
+    tool->description = take_str(rd, &text, &tool->n_description);
+    return tool->description != NULL;
+}
+
 static bool read_namespace(reading *rd, const jtree *t, const place *at, tool_list *l)
 {
     const jtree *f[N_TOOL], *g[N_TOOL];
@@ -509,18 +531,15 @@ static bool read_namespace(reading *rd, const jtree *t, const place *at, tool_li
         if (!tool || !fields_read(rd, v, &member, tool_fields, N_TOOL, g) ||
             !check_name(rd, g[T_NAME], &member))
             return false;
-        tool_fill(tool, g[T_NAME], NULL, g[T_PARAMETERS], g[T_STRICT]);
+        tool_fill(tool, g[T_NAME], g[T_DESCRIPTION], g[T_PARAMETERS], g[T_STRICT]);
         tool->ns = f[T_NAME]->text;
         tool->n_ns = f[T_NAME]->n;
         tool->member = g[T_NAME]->text;
         tool->n_member = g[T_NAME]->n;
-        str_printf(&text, "%s::%s", tool->ns, tool->member);
+        str_printf(&text, "%s%s%s", tool->ns, member_glue(rd), tool->member);
         tool->name = take_str(rd, &text, &tool->n_name);
-        str_printf(&text, "%s\n", f[T_DESCRIPTION] ? f[T_DESCRIPTION]->text : "");
-        if (g[T_DESCRIPTION])
-            str_append(&text, g[T_DESCRIPTION]->text, g[T_DESCRIPTION]->n);
-        tool->description = take_str(rd, &text, &tool->n_description);
-        if (!tool->name || !tool->description || !check_unique(rd, l))
+        if (!tool->name || !describe_member(rd, tool, f[T_DESCRIPTION], g[T_DESCRIPTION]) ||
+            !check_unique(rd, l))
             return false;
     }
     return true;
@@ -678,9 +697,9 @@ bool request_read_responses(reading *rd, const jtree *body)
         !read_reasoning_effort(rd, f[F_REASONING]) || !read_choice(rd, f[F_TOOL_CHOICE], &choice) ||
         !read_format(rd, f[F_TEXT], &format) || !settings_model(rd, f[F_MODEL]) ||
         !read_tools(rd, f[F_TOOLS], &tools) || !check_previous(rd, f[F_PREVIOUS]) ||
-        !read_input(rd, f[F_INPUT], f[F_INSTRUCTIONS]) || !tools_check(rd, &tools, true) ||
-        !tools_choose(rd, &tools, &choice) || !check_json_word(rd, &format) ||
-        !settings_format(rd, &format) || !apply_settings(rd, f))
+        !read_input(rd, f[F_INPUT], f[F_INSTRUCTIONS]) ||
+        !tools_check(rd, &tools, choice.choice, true) || !tools_choose(rd, &tools, &choice) ||
+        !check_json_word(rd, &format) || !settings_format(rd, &format) || !apply_settings(rd, f))
         return false;
     q->stream = is_true(f[F_STREAM]);
     q->user = f[F_CACHE_KEY] ? f[F_CACHE_KEY]->text : f[F_USER] ? f[F_USER]->text : NULL;

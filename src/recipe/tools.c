@@ -58,25 +58,6 @@ bool tool_check_name(reading *rd, const char *name, size_t n, const char *path)
     return true;
 }
 
-static bool unique_names(reading *rd, const tool_list *l)
-{
-    map *seen = map_new(l->n + 1);
-    bool ok = seen != NULL;
-
-    if (!ok)
-        return out_of_memory(rd);
-    for (size_t i = 0; ok && i < l->n; i++) {
-        int got = map_insert(seen, l->tool[i].name, l->tool[i].n_name, 0);
-
-        if (got < 0)
-            ok = out_of_memory(rd);
-        else if (got == 0)
-            ok = convert_fail(rd, "Tool names must be unique.");
-    }
-    map_free(seen);
-    return ok;
-}
-
 /* "type" must be "object"; what else it is goes into the message. */
 static bool check_type(reading *rd, const recipe_tool *t)
 {
@@ -99,10 +80,13 @@ static bool check_type(reading *rd, const recipe_tool *t)
 
 static bool check_schema(reading *rd, recipe_tool *t, bool check_strict)
 {
+    static const char none[] = "{\"type\": \"object\", \"properties\": {}}";
     const char *why;
 
+    if (!t->parameters && check_strict && t->strict == RECIPE_STRICT_YES)
+        t->parameters = jtree_parse(none, sizeof none - 1, rd->mem, "parameters", NULL);
     if (!t->parameters)
-        return true;
+        return t->strict != RECIPE_STRICT_YES || !check_strict || out_of_memory(rd);
     if (!schema_valid(rd, t->parameters, &why))
         return convert_fail(rd, "Invalid schema for function '%s': %s", t->name, why ? why : "");
     if (check_strict && t->strict == RECIPE_STRICT_YES) {
@@ -114,20 +98,38 @@ static bool check_schema(reading *rd, recipe_tool *t, bool check_strict)
     return check_type(rd, t);
 }
 
-bool tools_check(reading *rd, tool_list *l, bool check_strict)
+/* One tool after the other: its name, then its schema. */
+static bool check_each(reading *rd, tool_list *l, bool check_strict, map *seen)
 {
-    size_t n_strict = 0;
-
-    if (!unique_names(rd, l))
-        return false;
     for (size_t i = 0; i < l->n; i++) {
+        int got = map_insert(seen, l->tool[i].name, l->tool[i].n_name, 0);
+
+        if (got < 0)
+            return out_of_memory(rd);
+        if (got == 0)
+            return convert_fail(rd, "Tool names must be unique.");
         if (!check_schema(rd, &l->tool[i], check_strict))
             return false;
-        n_strict += l->tool[i].strict == RECIPE_STRICT_YES;
     }
-    if (rd->strict && check_strict && n_strict > 0 && n_strict < l->n)
-        return convert_fail(rd, "Cannot use strict tool with non-strict tool in the same request");
     return true;
+}
+
+bool tools_check(reading *rd, tool_list *l, recipe_choice choice, bool check_strict)
+{
+    map *seen = map_new(l->n + 1);
+    size_t n_strict = 0;
+    bool ok;
+
+    if (!seen)
+        return out_of_memory(rd);
+    ok = choice == RECIPE_CHOICE_NONE || check_each(rd, l, check_strict, seen);
+    map_free(seen);
+    for (size_t i = 0; i < l->n; i++)
+        n_strict += l->tool[i].strict == RECIPE_STRICT_YES;
+    if (ok && choice != RECIPE_CHOICE_NONE && rd->strict && check_strict && n_strict > 0 &&
+        n_strict < l->n)
+        return convert_fail(rd, "Cannot use strict tool with non-strict tool in the same request");
+    return ok;
 }
 
 const recipe_tool *tools_find(const tool_list *l, const char *name, size_t n)
