@@ -522,6 +522,7 @@ int main(int argc, char **argv)
     linear_shape("shared_down", WEIGHT_FP8, HIDDEN, INTER, 1, few, 8);
     linear_shape("engram_wkv", WEIGHT_FP8, 25600, 6144, 1, few, 7);
     linear_shape("router", WEIGHT_BF16, 384, HIDDEN, 1, few, 7);
+    linear_shape("index_weights", WEIGHT_BF16, 64, HIDDEN, 1, few, 8);
     linear_shape("head", WEIGHT_BF16, 129280, HIDDEN, 1, head, 4);
     hc_all();
     sequences();

@@ -123,6 +123,9 @@ void cuda_hc(cuda_impl *c, const hc_args *a);
 void cuda_tap(cuda_impl *c, const tap_args *a);
 void cuda_quantize(cuda_impl *c, const quantize_args *a);
 void cuda_linear(cuda_impl *c, const linear_args *a);
+/* narrow.cu: for stored weights of few rows. */
+bool cuda_is_narrow(const linear_args *a);
+void cuda_narrow(cuda_impl *c, const linear_args *a);
 
 size_t cuda_part_bytes(int n_processors);
 

@@ -1,5 +1,5 @@
-/* Linear layers. Packed weights go to the matrix units; for any other shape, a warp makes one
- * output column of a few rows. Lane l sums the inputs l, l + 32, ... in order, then the lanes are
+/* Linear layers. Packed weights and narrow ones go to the matrix units; for any other shape, a warp
+ * makes one output column of a few rows. Lane l sums the inputs l, l + 32, ... in order, then the lanes are
  * added in a fixed tree. */
 #include "kernels/cuda/gemm.cuh"
 
@@ -94,6 +94,8 @@ void cuda_linear(cuda_impl *c, const linear_args *a)
 
     if (a->w->packed)
         linear_packed(c, a, groups);
+    else if (cuda_is_narrow(a))
+        cuda_narrow(c, a);
     else
         linear_stored(c, a, groups);
     if (a->out == LINEAR_Q8) {
