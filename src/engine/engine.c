@@ -417,8 +417,10 @@ void di_engine_close(di_engine *e)
         sched_plan_fini(&j->plan);
     }
     sched_free(e->sched);
+    pthread_mutex_lock(&e->model->running); /* another engine's step may be under way */
     kv_store_free(e->kv);
     exec_fini(&e->x);
+    pthread_mutex_unlock(&e->model->running);
     pthread_cond_destroy(&e->to_host);
     pthread_cond_destroy(&e->to_exec);
     pthread_cond_destroy(&e->to_caller);
