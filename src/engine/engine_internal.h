@@ -257,14 +257,17 @@ struct di_engine {
     uint64_t line_steps; /* host thread: steps at the last line that was logged */
 
     /* Host thread. */
-    di_request *first, *last;   /* open requests */
-    di_request *left;           /* of these, the ones that DONE can be sent for */
-    uint64_t deadline_ns;       /* the first of the open requests'; UINT64_MAX = none */
-    str piece, text;            /* of a token, of an event; kept for their memory */
-    uint64_t n_deadlocks;       /* requests given up because no step could be planned: 0 */
-    cost_table cost;            /* the executing side's at start, corrected here too */
-    uint64_t step_ns;           /* of the last step */
-    di_stats now;               /* published into `stats` after every step */
+    di_request *first, *last; /* open requests */
+    di_request *left;         /* of these, the ones that DONE can be sent for */
+    uint64_t deadline_ns;     /* the first of the open requests'; UINT64_MAX = none */
+    str piece, text;          /* of a token, of an event; kept for their memory */
+    uint64_t n_deadlocks;     /* requests given up because no step could be planned: 0 */
+    cost_table cost;          /* the executing side's at start, corrected here too */
+    uint64_t step_ns;         /* of the last step */
+    di_stats now;             /* published into `stats` after every step */
+    /* Parts of the step that is processed, by drafts that were accepted, and by those whose
+     * predecessors were. */
+    uint64_t n_accepted[MAX_STEP], n_reached[MAX_STEP];
     float ev_logprob[MAX_STEP]; /* of the event that is being sent */
     int32_t ev_rank[MAX_STEP];
     di_token_logprob ev_top[MAX_STEP * MAX_TOP];

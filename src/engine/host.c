@@ -191,10 +191,24 @@ static void count_drafts(di_engine *e, choice *c, const part_result *r)
     e->now.verified += (uint64_t)r->verified;
     e->now.skipped += (uint64_t)(r->offered - r->verified);
     e->now.accepted += (uint64_t)r->accepted;
-    for (int i = 0; i < r->verified && i < 16; i++) {
-        e->now.verified_at[i] += i <= r->accepted;
-        e->now.accepted_at[i] += i < r->accepted;
+    e->n_reached[r->accepted < r->verified ? r->accepted + 1 : r->verified]++;
+    e->n_accepted[r->accepted]++;
+}
+
+/* What the drafts of a step came to, by position: one is verified for good when those before it
+ * stand. */
+static void count_positions(di_engine *e)
+{
+    uint64_t reached = 0, accepted = 0;
+
+    for (int i = DSPARK_MAX_DRAFT; i > 0; i--) {
+        reached += e->n_reached[i];
+        accepted += e->n_accepted[i];
+        e->now.verified_at[i - 1] += reached;
+        e->now.accepted_at[i - 1] += accepted;
     }
+    memset(e->n_reached, 0, sizeof e->n_reached);
+    memset(e->n_accepted, 0, sizeof e->n_accepted);
 }
 
 /* The choices that share the prompt start once its state can be found in the cache. */
@@ -306,6 +320,7 @@ static void process_job(di_engine *e, const job *j)
         process_part(e, &j->plan.part[i], &j->result[i]);
     }
     e->step_ns = j->run_ns;
+    count_positions(e);
     if (j->forward_us > 0)
         cost_observe(&e->cost, j->n_rows, j->forward_us);
     e->now.steps++;

@@ -99,13 +99,24 @@ static bool ends_ill(const char *s, size_t n)
     return cp == UTF8_BAD || cp == 0xFFFD;
 }
 
+void tok_mark_text(tokenizer *t)
+{
+    for (int32_t id = 0; id < t->n_ids; id++) {
+        size_t n;
+        const char *bytes = tokenizer_bytes(t, id, &n);
+
+        if (n > 0 && utf8_valid(bytes, n) && !ends_ill(bytes, n))
+            t->flags[id] |= TOK_TEXT;
+    }
+}
+
 void tok_decoder_push(tok_decoder *d, int32_t id, str *out)
 {
     size_t n;
     const char *bytes = tokenizer_bytes(d->t, id, &n);
 
-    if (d->pending.len == 0 && n > 0 && !ends_ill(bytes, n)) { /* the usual case */
-        tok_append_lossy(out, bytes, n);
+    if (d->pending.len == 0 && n > 0 && (d->t->flags[id] & TOK_TEXT)) { /* the usual case */
+        str_append(out, bytes, n);
         return;
     }
     str_append(&d->pending, bytes, n);

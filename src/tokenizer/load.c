@@ -285,6 +285,7 @@ di_code tokenizer_parse(tokenizer **out, const char *json, size_t n, const char 
         goto done;
     }
     DI_TRY(read_document(&l, st));
+    tok_mark_text(l.t);
     *out = l.t;
     l.t = NULL;
 done:

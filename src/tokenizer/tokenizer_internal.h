@@ -20,6 +20,7 @@ typedef enum tok_flag {
     TOK_ADDED = 2,
     TOK_SPECIAL = 4,
     TOK_NORMALIZED = 8, /* recognised in the second pass, see added.c */
+    TOK_TEXT = 16,      /* its bytes are whole characters and do not end in U+FFFD */
 } tok_flag;
 
 /* Part of a blob. */
@@ -125,6 +126,9 @@ bool bpe_encode(const tokenizer *t, bpe_scratch *s, const char *piece, size_t n,
 bool tok_ids_reserve(tok_ids *out, size_t n);
 
 /* ---- decode.c ---- */
+
+/* Set TOK_TEXT where it holds; all ids are there. */
+void tok_mark_text(tokenizer *t);
 
 /* Append bytes as text: ill-formed parts become U+FFFD. */
 void tok_append_lossy(str *out, const char *bytes, size_t n);
