@@ -340,6 +340,9 @@ static void test_stop_strings_span_pieces(void **state)
         {"gamma", {"alpha ", "gammas", " delta"}, "alpha ", 0},
         {"STOP", {"ST", "OX", "ST"}, "STOXST", -1},
         {"\n\n", {"a\n", "b\n", "\nc"}, "a\nb", 0},
+        {"aab", {"xaa", "ab"}, "xa", 0}, /* it begins again inside its own beginning */
+        {"\n\nUser", {"a\n", "\n\nU", "ser"}, "a\n", 0},
+        {"abab", {"ab", "aa", "baba", "b"}, "aba", 0},
     };
 
     (void)state;
