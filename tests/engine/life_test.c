@@ -258,7 +258,7 @@ static void test_a_cancelled_choice_leaves_the_others(void **state)
                         out[round][c][n[c]++] = ev.token[i];
                     if (ev.type == DI_EVENT_FINISH)
                         finish[c] = (int)ev.finish;
-                    if (round && after && n[gone] == 5 * after)
+                    if (round && after && n[gone] >= 5 * after) /* drafts bring several at once */
                         di_cancel_choice(e, r, gone);
                 }
             }
