@@ -1,6 +1,7 @@
 /* Hyper-connections with the norm and the quantisation behind them (kernels/hc.h): for any shape
  * and any parts of the step, a block per row; for the whole step between two sublayers, clusters.
  */
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
 
 #define MAX_HC 4
@@ -139,10 +140,13 @@ static __device__ void collapse(const hc_args &a, const hc_weights &w, const bf1
 template <int HC> static __global__ void hc_kernel(hc_args a, hc_weights w)
 {
     extern __shared__ float c[];
-    int64_t row = blockIdx.x, from = a.rows ? a.rows[row] : row;
-    bf16 *x = (bf16 *)a.x + from * HC * a.dim;
+    int64_t row = blockIdx.x, from;
     float pre[HC]; /* before the mix: pre_out may be the same memory */
+    bf16 *x;
 
+    after_previous();
+    from = a.rows ? a.rows[row] : row;
+    x = (bf16 *)a.x + from * HC * a.dim;
     for (int i = 0; i < HC; i++)
         pre[i] = a.pre_in ? a.pre_in[from * HC + i] : (float)(i == 0);
     __syncthreads();
@@ -160,7 +164,7 @@ template <int HC> static __global__ void hc_kernel(hc_args a, hc_weights w)
  *
  * A cluster of SPREAD blocks takes TOKENS rows, each block a chunk of the columns: segment by
  * segment it expands them, keeps the collapsed row in shared memory, and multiplies them with its
- * columns of fn on the matrix units (fn in three bf16 parts, which together are exact). Then the
+ * columns of fn on the matrix units. Then the
  * blocks read each other's sums, add them in order, and each ends its own columns. A row's sums do
  * not depend on TOKENS: chunk by chunk, warp by warp, a warp's steps in order. */
 
@@ -340,18 +344,35 @@ static __device__ __forceinline__ void step_unit(const hc_args &a, const coeffic
     }
 }
 
-/* This warp's steps of a staged segment, on 16 of the rows. fn: fragments, [step][mix / 8][part]
- * [lane]. */
-static __device__ __forceinline__ void multiply(float (&d)[3][4], const bf16 *tile, const uint2 *fn)
+/* D += A B with B in f32, as three parts in bf16 that together are exact. */
+static __device__ __forceinline__ void multiply_exactly(float (&d)[4], const uint32_t (&x)[4],
+                                                        float4 b)
+{
+#pragma unroll
+    for (int part = 0; part < 3; part++) {
+        uint32_t b0 = pair_of(b.x, b.y), b1 = pair_of(b.z, b.w);
+
+        mma(d, x, b0, b1);
+        b.x -= low(b0); /* what the parts so far leave */
+        b.y -= high(b0);
+        b.z -= low(b1);
+        b.w -= high(b1);
+    }
+}
+
+/* This warp's steps of a staged segment, on 16 of the rows. fn: fragments, [step][mix / 8][lane].
+ */
+static __device__ __forceinline__ void multiply(float (&d)[3][4], const bf16 *tile,
+                                                const float4 *fn)
 {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    uint2 b[EACH][9];
+    float4 b[EACH][3];
 
-    fn += warp % SHARES * EACH * 9 * 32 + lane;
+    fn += warp % SHARES * EACH * 3 * 32 + lane;
     tile += (warp / SHARES * 16 + g) * (WIDTH + PAD) + warp % SHARES * EACH * 16 + 2 * t;
 #pragma unroll
-    for (int i = 0; i < EACH * 9; i++)
-        b[i / 9][i % 9] = fn[i * 32];
+    for (int i = 0; i < EACH * 3; i++)
+        b[i / 3][i % 3] = fn[i * 32];
 #pragma unroll
     for (int s = 0; s < EACH; s++) {
         const bf16 *at = tile + s * 16;
@@ -359,8 +380,8 @@ static __device__ __forceinline__ void multiply(float (&d)[3][4], const bf16 *ti
                          *(uint32_t *)(at + 8), *(uint32_t *)(at + 8 * (WIDTH + PAD) + 8)};
 
 #pragma unroll
-        for (int i = 0; i < 9; i++)
-            mma(d[i / 3], x, b[s][i].x, b[s][i].y);
+        for (int i = 0; i < 3; i++)
+            multiply_exactly(d[i], x, b[s][i]);
     }
 }
 
@@ -507,8 +528,7 @@ static __device__ void end_chunk(float *part, float *warps, const float (&d)[3][
 /* Cluster = TOKENS rows. A row has UNITS threads of every block. */
 template <int TOKENS>
 static __global__ __cluster_dims__(SPREAD, 1, 1)
-    __launch_bounds__(TOKENS *UNITS, 512 / (TOKENS * UNITS)) void hc_fast_kernel(hc_args a,
-                                                                                 hc_weights w)
+    __launch_bounds__(TOKENS *UNITS, 2) void hc_fast_kernel(hc_args a, hc_weights w)
 {
     extern __shared__ __align__(16) uint8_t smem[];
     int rank = blockIdx.x % SPREAD, per = segments_of(a.dim), token = threadIdx.x / UNITS;
@@ -517,10 +537,12 @@ static __global__ __cluster_dims__(SPREAD, 1, 1)
     int at = threadIdx.x % UNITS * UNIT, column = first * SEGMENT + at;
     bf16 *tile = (bf16 *)smem, *c = (bf16 *)(smem + tile_bytes(TOKENS));
     float *part = (float *)(c + TOKENS * row_elements(a.dim));
-    coefficients k = coefficients_of(a, row < a.n ? row : a.n - 1);
     float xx = 0, cc = 0, d[3][4] = {}, r, mine = 0;
     unit_words next = {};
+    coefficients k;
 
+    after_previous();
+    k = coefficients_of(a, row < a.n ? row : a.n - 1);
     c += token * row_elements(a.dim) + at;
     if (n_segments > 0)
         next = load_unit(a, row, column);
@@ -532,7 +554,7 @@ static __global__ __cluster_dims__(SPREAD, 1, 1)
         __syncthreads();
         if (i + 1 < n_segments)
             next = load_unit(a, row, column + (i + 1) * SEGMENT);
-        multiply(d, tile, (const uint2 *)w.fn.data + (int64_t)(first + i) * STEPS * 9 * 32);
+        multiply(d, tile, (const float4 *)w.fn.data + (int64_t)(first + i) * STEPS * 3 * 32);
     }
     __syncthreads();
     end_chunk<TOKENS>(part, (float *)tile, d, xx, cc);
@@ -558,37 +580,23 @@ template <int TOKENS> static void hc_rows(cuda_impl *c, const hc_args *a, const 
               cudaFuncSetAttribute((const void *)hc_fast_kernel<TOKENS>,
                                    cudaFuncAttributeMaxDynamicSharedMemorySize, smem),
               "hc");
-    hc_fast_kernel<TOKENS>
-        <<<(unsigned)(clusters * SPREAD), TOKENS * UNITS, (size_t)smem, c->stream>>>(*a, *w);
+    launch(c, "hc", hc_fast_kernel<TOKENS>, clusters * SPREAD, TOKENS * UNITS, (size_t)smem, *a,
+           *w);
 }
 
-/* fn [24][4 * dim] f32 -> fragments: [segment][step][mix / 8][part][lane], a word of two columns
- * and the one 8 columns behind. Column k of a segment's step lies at copy k / SEGMENT of the
- * stream. */
-static __global__ void pack_mix_kernel(const float *fn, int64_t dim, uint2 *out)
+/* fn [24][4 * dim] -> fragments: [segment][step][mix / 8][lane], two columns and the two 8 columns
+ * behind. Column k of a segment's step lies at copy k / SEGMENT of the stream. */
+static __global__ void pack_mix_kernel(const float *fn, int64_t dim, float4 *out)
 {
     int64_t step = blockIdx.x % STEPS, segment = blockIdx.x / STEPS;
     int tile = threadIdx.x / 32, lane = threadIdx.x % 32, k = (int)step * 16 + lane % 4 * 2;
     const float *row = fn + (int64_t)(tile * 8 + lane / 4) * FAST_HC * dim;
+    float v[4];
 
-    for (int part = 0; part < 3; part++) {
-        uint32_t word[2];
-
-        for (int i = 0; i < 2; i++) {
-            uint32_t half[2];
-
-            for (int h = 0; h < 2; h++) {
-                int at = k + 8 * i + h;
-                float v = row[at / SEGMENT * dim + segment * SEGMENT + at % SEGMENT];
-
-                for (int p = 0; p < part; p++) /* what the parts before leave */
-                    v -= bf16_round(v);
-                half[h] = to_bf(v);
-            }
-            word[i] = half[0] | half[1] << 16;
-        }
-        out[((int64_t)blockIdx.x * 9 + tile * 3 + part) * 32 + lane] = make_uint2(word[0], word[1]);
-    }
+    row += k / SEGMENT * dim + segment * SEGMENT + k % SEGMENT;
+    for (int i = 0; i < 4; i++)
+        v[i] = row[i / 2 * 8 + i % 2];
+    out[(int64_t)blockIdx.x * 96 + threadIdx.x] = make_float4(v[0], v[1], v[2], v[3]);
 }
 
 bool cuda_can_pack_mix(int64_t rows, int64_t cols)
@@ -598,12 +606,12 @@ bool cuda_can_pack_mix(int64_t rows, int64_t cols)
 
 size_t cuda_mix_bytes(int64_t cols)
 {
-    return (size_t)cols / 16 * 9 * 32 * sizeof(uint2);
+    return (size_t)cols * N_MIX * sizeof(float);
 }
 
 void cuda_pack_mix(cuda_impl *c, const float *fn, int64_t cols, void *out)
 {
-    pack_mix_kernel<<<(unsigned)(cols / 16), 96, 0, c->stream>>>(fn, cols / FAST_HC, (uint2 *)out);
+    pack_mix_kernel<<<(unsigned)(cols / 16), 96, 0, c->stream>>>(fn, cols / FAST_HC, (float4 *)out);
     cuda_launched(c, "packing weights");
 }
 
@@ -622,12 +630,11 @@ void cuda_hc(cuda_impl *c, const hc_args *a)
     if (w.fn.packed)
         hc_rows<ROWS>(c, a, &w);
     else if (a->hc == 1)
-        hc_kernel<1><<<a->n, THREADS, smem, c->stream>>>(*a, w);
+        launch(c, "hc", hc_kernel<1>, a->n, THREADS, smem, *a, w);
     else if (a->hc == 2)
-        hc_kernel<2><<<a->n, THREADS, smem, c->stream>>>(*a, w);
+        launch(c, "hc", hc_kernel<2>, a->n, THREADS, smem, *a, w);
     else if (a->hc == MAX_HC)
-        hc_kernel<MAX_HC><<<a->n, THREADS, smem, c->stream>>>(*a, w);
+        launch(c, "hc", hc_kernel<MAX_HC>, a->n, THREADS, smem, *a, w);
     else
         cuda_note(c, cudaErrorNotSupported, "hc: 1, 2 or 4 copies");
-    cuda_launched(c, "hc");
 }

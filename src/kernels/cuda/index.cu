@@ -6,8 +6,8 @@
  * same order: 16 columns at a time, heads of a residue mod 8 in a row, the eight residues in a
  * tree. So which of them runs is a choice of speed. */
 #include "kernels/cuda/index.cuh"
-#include "kernels/cuda/mma.cuh"
-#include "kernels/cuda/wgmma.cuh"
+#include "kernels/cuda/index_mma.cuh"
+#include "kernels/cuda/launch.cuh"
 
 /* ---- any shape ---- */
 
@@ -19,6 +19,8 @@
 static __global__ void scores_kernel(index_scores_args a, step s,
                                      const __grid_constant__ kv_layout l, candidates filter)
 {
+    after_previous();
+
     extern __shared__ float smem[];
     float *q = smem, *key = smem + a.heads * l.index_dim; /* [dim][heads], [ENTRIES][dim] */
     int64_t dim = l.index_dim, heads = a.heads, row = a.row0 + blockIdx.y;
@@ -87,23 +89,6 @@ static __global__ void scores_kernel(index_scores_args a, step s,
 
 /* ---- queries, and rows that share their keys ---- */
 
-#define QUERY_DIM   128
-#define QUERY_HEADS 32
-#define TOGETHER    8   /* rows of a group */
-#define PAIR        128 /* keys of a tile: 64 for each of two warpgroups */
-
-/* Consecutive rows of one sequence; the tiles of the groups before it. */
-typedef struct row_group {
-    int first, n, before, tiles;
-} row_group;
-
-typedef struct query_scratch {
-    bf16 *q;    /* [rows][QUERY_HEADS][QUERY_DIM] behind rope and Q4i; missing heads are zero */
-    float *w;   /* [rows][QUERY_HEADS] */
-    int32_t *n; /* [rows] entries that get a score */
-    row_group *group; /* [0]: how many (n) and all their tiles (before); the groups follow */
-} query_scratch;
-
 /* Where column d of a query lies. A thread t of four has columns 32 t .. 32 t + 31 of a key; word i
  * of these, columns k and k + 4 of it in a register, feeds steps 2 i and 2 i + 1 of 16 columns. */
 static __device__ __forceinline__ int query_place(int d)
@@ -152,7 +137,7 @@ static __device__ void list_groups(const index_scores_args &a, const step &s, co
 
             for (int r = 0; r < g.n; r++)
                 most = max(most, scored_entries(a, s, l, none, a.row0 + i + r));
-            tiles = (int)((most + PAIR - 1) / PAIR);
+            tiles = (int)((most + KEYS - 1) / KEYS);
         }
         g.tiles = sum = tiles;
         groups = tiles > 0;
@@ -193,6 +178,8 @@ static __global__ void queries_kernel(index_scores_args a, step s,
                                       const __grid_constant__ kv_layout l, candidates filter,
                                       int min_group, float norm, query_scratch out)
 {
+    after_previous();
+
     const int PAIRS = QUERY_HEADS * QUERY_DIM / 2 / QUERY_PARTS, EACH = PAIRS / THREADS;
     int64_t row = blockIdx.x, pair0 = blockIdx.y * PAIRS;
     const uint32_t *iq =
@@ -247,20 +234,6 @@ typedef struct key_words {
     uint32_t code[4], scale;
 } key_words;
 
-/* Keys of a sequence. Entries are counted in 32 bits. */
-typedef struct key_table {
-    const uint8_t *base;
-    const int32_t *table;
-    size_t block_bytes, key_bytes;
-    uint32_t per_block;
-} key_table;
-
-static __device__ __forceinline__ key_table keys_of(const kv_layout &l, const kv_view *v, int owner)
-{
-    return {v->blocks + l.owner[owner].key_off, v->table, l.block_bytes, l.key_bytes,
-            KV_BLOCK_TOKENS / (uint32_t)l.owner[owner].ratio};
-}
-
 static __device__ __forceinline__ key_words fetch_key(const key_table &k, uint32_t entry,
                                                       int32_t block)
 {
@@ -273,24 +246,6 @@ static __device__ __forceinline__ key_words fetch_key(const key_table &k, uint32
         w.code[i] = words[i];
     w.scale = key[QUERY_DIM / 2 + threadIdx.x % 4];
     return w;
-}
-
-/* Eight codes of a word to four registers: [2 * step + half] as query_place says. */
-static __device__ __forceinline__ void decode_key(uint32_t (&out)[4], uint32_t w, uint32_t s)
-{
-    const uint32_t SIGN = 0x80008000u, REST = 0x01C001C0u; /* of bf16: 2^-126 times the value */
-    uint32_t v[4] = {(w << 12 & SIGN) | (w << 6 & REST), (w << 8 & SIGN) | (w << 2 & REST),
-                     (w << 4 & SIGN) | (w >> 2 & REST), (w & SIGN) | (w >> 6 & REST)};
-
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        out[i] = mul_bf16x2(mul_bf16x2(v[i], both(BF16_2_POW(126))), s);
-}
-
-/* The power of two in both halves. 2^-127, below all others, is subnormal in bf16. */
-static __device__ __forceinline__ uint32_t key_scale(const key_words &w)
-{
-    return both(w.scale ? (bf16)(w.scale << 7) : (bf16)0x40);
 }
 
 /* ---- a few rows: keys as columns, a warp 8 of them at a time ---- */
@@ -322,7 +277,7 @@ static __device__ __forceinline__ float2 score8(const uint32_t (&q)[8][2][4], co
                                                 const key_words &key)
 {
     float d[2][4] = {}, x, y;
-    uint32_t s = key_scale(key);
+    uint32_t s = scale_pair(key.scale);
 
 #pragma unroll
     for (int k = 0; k < 8; k += 2) {
@@ -356,6 +311,8 @@ static __global__ __launch_bounds__(THREADS,
                                                               candidates filter,
                                                               query_scratch scratch, int max_group)
 {
+    after_previous();
+
     int64_t row = a.row0 + blockIdx.y;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     uint32_t n = (uint32_t)scratch.n[blockIdx.y], e = blockIdx.x * SPAN, end;
@@ -390,248 +347,34 @@ static __global__ __launch_bounds__(THREADS,
     }
 }
 
-/* ---- groups of rows: keys as rows of wgmma, the heads of 8 rows as its columns ---- */
-
-#define COLUMNS   (TOGETHER * QUERY_HEADS)
-#define HALF_SIZE (COLUMNS * 128) /* bytes of 64 columns of all queries */
-
-static __device__ __forceinline__ uint32_t shared_of(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-/* Rows of 128 bytes, 128-byte swizzle. A step of 16 columns adds 2. */
-static __device__ __forceinline__ uint64_t b_descriptor(const void *p)
-{
-    return (uint64_t)((shared_of(p) & 0x3FFFFu) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
-}
-
-/* Queries of a group into shared memory: [half of the columns][row][head]. */
-static __device__ void place_queries(uint8_t *to, float (*w)[4][8], const query_scratch &s,
-                                     const row_group &g)
-{
-    const uint4 *from = (const uint4 *)(s.q + (int64_t)g.first * QUERY_HEADS * QUERY_DIM);
-
-    for (int i = threadIdx.x; i < COLUMNS * 16; i += THREADS) {
-        int row = i / 16, part = i % 16;
-        uint4 v = row < g.n * QUERY_HEADS ? from[i] : make_uint4(0, 0, 0, 0);
-
-        *(uint4 *)(to + part / 8 * HALF_SIZE + row * 128 + ((part % 8 ^ row % 8) << 4)) = v;
-    }
-    for (int i = threadIdx.x; i < COLUMNS; i += THREADS) {
-        int row = i / QUERY_HEADS, h = i % QUERY_HEADS;
-
-        w[row][h % 8 / 2][h / 8 * 2 + h % 2] =
-            row < g.n ? s.w[(g.first + row) * QUERY_HEADS + h] : 0;
-    }
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-/* Weighted sums over the heads of two keys (lane / 4 and 8 behind) and all rows of the group: out
- * [2 * key + i] for row 4 * (lane & 1) + (lane & 2) + i. */
-static __device__ __forceinline__ void add_heads(float (&out)[4], const float (&d)[COLUMNS / 2],
-                                                 const float (*w)[4][8])
-{
-    int t = threadIdx.x % 4;
-    float sum[TOGETHER][2];
-
-#pragma unroll
-    for (int r = 0; r < TOGETHER; r++) {
-        float4 w0 = *(const float4 *)&w[r][t][0], w1 = *(const float4 *)&w[r][t][4];
-        float wt[8] = {w0.x, w0.y, w0.z, w0.w, w1.x, w1.y, w1.z, w1.w};
-
-#pragma unroll
-        for (int key = 0; key < 2; key++) {
-            float x[2];
-
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const float *v = &d[r * 16 + 2 * key + e];
-
-                x[e] = fmaxf(v[0], 0.0f) * wt[e];
-#pragma unroll
-                for (int j = 1; j < 4; j++)
-                    x[e] = fmaf(fmaxf(v[4 * j], 0.0f), wt[2 * j + e], x[e]);
-            }
-            sum[r][key] = x[0] + x[1];
-        }
-    }
-#pragma unroll
-    for (int r = 0; r < 4; r++)
-#pragma unroll
-        for (int key = 0; key < 2; key++) {
-            float keep = t & 1 ? sum[r + 4][key] : sum[r][key];
-            float give = t & 1 ? sum[r][key] : sum[r + 4][key];
-
-            sum[r][key] = keep + __shfl_xor_sync(ALL, give, 1);
-        }
-#pragma unroll
-    for (int r = 0; r < 2; r++)
-#pragma unroll
-        for (int key = 0; key < 2; key++) {
-            float keep = t & 2 ? sum[r + 2][key] : sum[r][key];
-            float give = t & 2 ? sum[r][key] : sum[r + 2][key];
-
-            out[2 * key + r] = keep + __shfl_xor_sync(ALL, give, 2);
-        }
-}
-
-static __device__ __forceinline__ void turn_wait(int wg)
-{
-    asm volatile("bar.sync %0, 256;" ::"r"(1 + wg) : "memory");
-}
-
-static __device__ __forceinline__ void turn_pass(int wg)
-{
-    asm volatile("bar.arrive %0, 256;" ::"r"(2 - wg) : "memory");
-}
-
-/* Tiles [from, to) of a group by two warpgroups, which take turns at the matrix units: one adds
- * heads and decodes while the other multiplies. `last`: no more tiles follow. */
-static __device__ __forceinline__ void score_tiles(const index_scores_args &a, const step &s,
-                                                   const kv_layout &l, const row_group &g,
-                                                   uint32_t from, uint32_t to, bool last,
-                                                   const query_scratch &scratch,
-                                                   const uint8_t *queries, const float (*w)[4][8])
-{
-    int wg = threadIdx.x / 128, lane = threadIdx.x % 32, t = lane % 4;
-    int r = 4 * (t & 1) + (t & 2);
-    key_table keys = keys_of(l, &s.view[s.seq[a.row0 + g.first]], a.owner);
-    uint32_t most = 0, own[2], e = from * PAIR + threadIdx.x / 32 * 16 + lane / 4;
-    float *score = a.scores + (g.first + r) * a.stride;
-    int32_t block[2];
-    key_words next[2];
-    int32_t entries[TOGETHER];
-
-#pragma unroll
-    for (int i = 0; i < TOGETHER; i++) {
-        entries[i] = i < g.n ? scratch.n[g.first + i] : 0;
-        most = max(most, (uint32_t)entries[i]);
-    }
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-        own[i] = t == 0   ? entries[i]
-                 : t == 1 ? entries[4 + i]
-                 : t == 2 ? entries[2 + i]
-                          : entries[6 + i];
-    most--; /* entries behind are not fetched */
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        uint32_t at = min(e + 8 * i, most);
-
-        next[i] = fetch_key(keys, at, keys.table[at / keys.per_block]);
-        block[i] = keys.table[min(e + PAIR + 8 * i, most) / keys.per_block];
-    }
-    for (uint32_t tile = from; tile < to; tile++, e += PAIR) {
-        float d[COLUMNS / 2], x[4];
-        uint32_t k[8][4], scale[2] = {key_scale(next[0]), key_scale(next[1])};
-
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            uint32_t v[2][4];
-
-            decode_key(v[0], next[0].code[i], scale[0]);
-            decode_key(v[1], next[1].code[i], scale[1]);
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                k[2 * i + h][0] = v[0][2 * h];
-                k[2 * i + h][1] = v[1][2 * h];
-                k[2 * i + h][2] = v[0][2 * h + 1];
-                k[2 * i + h][3] = v[1][2 * h + 1];
-            }
-        }
-        turn_wait(wg);
-        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            wgmma<COLUMNS>::bf16_rs(d, k[i], b_descriptor(queries + i / 4 * HALF_SIZE) + i % 4 * 2,
-                                    i > 0);
-        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-        if (!(last && wg == 1 && tile == to - 1))
-            turn_pass(wg);
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            next[i] = fetch_key(keys, min(e + PAIR + 8 * i, most), block[i]);
-            block[i] = keys.table[min(e + 2 * PAIR + 8 * i, most) / keys.per_block];
-        }
-        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-        add_heads(x, d, w);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            if (e + i / 2 * 8 < own[i % 2])
-                score[i % 2 * a.stride + e + i / 2 * 8] = x[i];
-    }
-}
-
-/* As many blocks as processors, which share out the tiles of all groups evenly. */
-static __global__ __launch_bounds__(THREADS,
-                                    1) void scores_group_kernel(index_scores_args a, step s,
-                                                                const __grid_constant__ kv_layout l,
-                                                                query_scratch scratch)
-{
-    extern __shared__ __align__(1024) uint8_t queries[];
-    __shared__ __align__(16) float w[TOGETHER][4][8];
-    int64_t n_tiles = scratch.group[0].before;
-    int from = (int)(n_tiles * blockIdx.x / gridDim.x), group = 1;
-    int to = (int)(n_tiles * (blockIdx.x + 1) / gridDim.x), behind = scratch.group[0].n + 1;
-
-    if (from >= to)
-        return;
-    while (behind - group > 1) { /* the group of the first tile */
-        int mid = (group + behind) / 2;
-
-        if (scratch.group[mid].before <= from)
-            group = mid;
-        else
-            behind = mid;
-    }
-    if (threadIdx.x >= 128)
-        turn_pass(1); /* the first warpgroup begins */
-    while (from < to) {
-        row_group g = scratch.group[group++];
-        int end = min(to, g.before + g.tiles);
-
-        __syncthreads();
-        place_queries(queries, w, scratch, g);
-        __syncthreads();
-        score_tiles(a, s, l, g, (uint32_t)(from - g.before), (uint32_t)(end - g.before), end == to,
-                    scratch, queries, w);
-        from = end;
-    }
-}
-
 /* Groups of fewer rows than this go to the kernel for few, when there are others. */
 #define MIN_GROUP 3
+
+/* Whether a tile never crosses from one block of a sequence into the next. */
+static bool whole_tiles(const index_scores_args *a)
+{
+    return KV_BLOCK_TOKENS / a->layout->owner[a->owner].ratio % KEYS == 0 &&
+           a->layout->key_bytes == KEY_WORDS * sizeof(uint32_t);
+}
 
 static bool scores_mma(cuda_impl *c, const index_scores_args *a)
 {
     const step *s = a->s;
-    const int bytes = 2 * HALF_SIZE;
-    bool groups = !a->filter && s->n_rows > s->n_seqs;
+    bool groups = !a->filter && s->n_rows > s->n_seqs && whole_tiles(a);
     int min_group = s->n_seqs == 1 ? 1 : MIN_GROUP;
     query_scratch scratch = {c->s.query, c->s.query_w, c->s.query_n, (row_group *)c->s.group};
     dim3 grid((unsigned)((a->stride + SPAN - 1) / SPAN), (unsigned)a->n);
 
     if (a->layout->index_dim != QUERY_DIM || a->heads > QUERY_HEADS || a->layout->key_bytes % 4)
         return false;
-    queries_kernel<<<dim3((unsigned)(a->n + groups), QUERY_PARTS), THREADS, 0, c->stream>>>(
-        *a, *s, *a->layout, by_value(a->filter), min_group,
-        (float)(1.0 / sqrt((double)QUERY_DIM) / sqrt((double)a->heads)), scratch);
-    cuda_launched(c, "index_scores");
-    if (groups) {
-        cuda_note(c,
-                  cudaFuncSetAttribute((const void *)scores_group_kernel,
-                                       cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-                  "index_scores");
-        scores_group_kernel<<<c->n_processors, THREADS, bytes, c->stream>>>(*a, *s, *a->layout,
-                                                                            scratch);
-        cuda_launched(c, "index_scores");
-    }
-    if (!groups || min_group > 1) {
-        scores_few_kernel<<<grid, THREADS, 0, c->stream>>>(*a, *s, *a->layout, by_value(a->filter),
-                                                           scratch, groups ? min_group - 1 : 0);
-        cuda_launched(c, "index_scores");
-    }
+    launch(c, "index_scores", queries_kernel, dim3((unsigned)(a->n + groups), QUERY_PARTS), THREADS,
+           0, *a, *s, *a->layout, by_value(a->filter), min_group,
+           (float)(1.0 / sqrt((double)QUERY_DIM) / sqrt((double)a->heads)), scratch);
+    if (groups)
+        cuda_score_groups(c, a, &scratch);
+    if (!groups || min_group > 1)
+        launch(c, "index_scores", scores_few_kernel, grid, THREADS, 0, *a, *s, *a->layout,
+               by_value(a->filter), scratch, groups ? min_group - 1 : 0);
     return true;
 }
 
@@ -647,6 +390,6 @@ void cuda_index_scores(cuda_impl *c, const index_scores_args *a)
               cudaFuncSetAttribute((const void *)scores_kernel,
                                    cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem),
               "index_scores");
-    scores_kernel<<<grid, THREADS, smem, c->stream>>>(*a, *a->s, *a->layout, by_value(a->filter));
-    cuda_launched(c, "index_scores");
+    launch(c, "index_scores", scores_kernel, grid, THREADS, smem, *a, *a->s, *a->layout,
+           by_value(a->filter));
 }
