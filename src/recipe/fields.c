@@ -92,9 +92,8 @@ static void note_field(recipe_error *e, const char *text)
 
     if (e->status)
         return;
-    if (sscanf(text, "Invalid %63[a-z_] value%n", name, &n) == 1 && n > 0)
-        snprintf(e->place, sizeof e->place, "%s", name);
-    else if (sscanf(text, "Invalid '%63[^']'%n", name, &n) == 1 && n > 0)
+    if ((sscanf(text, "Invalid %63[a-z_] value%n", name, &n) == 1 && n > 0) ||
+        (sscanf(text, "Invalid '%63[^']'%n", name, &n) == 1 && n > 0))
         snprintf(e->place, sizeof e->place, "%s", name);
 }
 
