@@ -260,11 +260,11 @@ static void read_head(http_request *r)
     read_framing(r);
 }
 
-/* A line end without its CR among the bytes from `from` on. */
-static bool has_bare_lf(const char *data, size_t from, size_t n)
+/* A line end without its CR among the bytes [from, to); none when to < from. */
+static bool has_bare_lf(const char *data, size_t from, size_t to)
 {
-    for (const char *p = data + from; (p = memchr(p, '\n', n - (size_t)(p - data))); p++)
-        if (p == data || p[-1] != '\r')
+    for (size_t i = from; i < to; i++)
+        if (data[i] == '\n' && (i == 0 || data[i - 1] != '\r'))
             return true;
     return false;
 }
@@ -290,11 +290,13 @@ static size_t feed_head(http_request *r, const char *data, size_t n)
         return skipped;
     from = before > 3 ? before - 3 : 0;
     end = memmem(r->head.data + from, r->head.len - from, "\r\n\r\n", 4);
+    /* Seen at once, as its empty line would never come; and whatever else is wrong with the head,
+     * so that it does not matter in which pieces it comes. */
+    if (has_bare_lf(r->head.data, before, end ? (size_t)(end - r->head.data) : r->head.len)) {
+        bad(r, 400, "lines of the head must end in CRLF");
+        return n;
+    }
     if (!end) {
-        if (has_bare_lf(r->head.data, before, r->head.len)) { /* its empty line would never come */
-            bad(r, 400, "lines of the head must end in CRLF");
-            return n;
-        }
         if (r->head.len >= HTTP_MAX_HEAD + 4)
             bad(r, 431, "the head is longer than 32768 bytes");
         return skipped + used;
