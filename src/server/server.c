@@ -23,8 +23,8 @@
 #define BACKLOG      1024
 #define ACCEPT_BURST 64
 #define N_WORKERS    2
-#define GATHER_NS    100000
-#define GATHER_FEW   4 /* relays that are worth a wake-up */
+#define GATHER_NS    200000
+#define GATHER_FEW   8 /* relays that are worth a wake-up */
 #define REPLAY_BYTES (64u << 20)
 #define KNOWN_BYTES  (128u << 20)
 
