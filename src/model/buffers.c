@@ -6,8 +6,10 @@
 
 #include "base/mem.h"
 
-/* Index scores are computed in tiles of rows of at most this many floats (or one row). */
-#define SCORE_TILE ((size_t)4 << 20)
+/* Index scores are computed in tiles of rows of at most this many floats (or one row): a host's
+ * caches hold little, a device loses time with every launch. */
+#define SCORE_TILE        ((size_t)4 << 20)
+#define DEVICE_SCORE_TILE ((size_t)32 << 20)
 
 #define MAX_BUFFERS 128
 
@@ -135,14 +137,14 @@ static di_code reserve_compressed(model *m, di_status *st)
     const model_config *c = &m->cfg;
     model_buffers *b = &m->b;
     size_t n = (size_t)m->cap_rows, a = dtype_bytes(m->k->act), dim = (size_t)c->head_dim;
-    size_t entries = 16;
+    size_t entries = 16, tile = m->records ? DEVICE_SCORE_TILE : SCORE_TILE;
 
     for (int i = 0; i < m->plan.n_ratios; i++) {
         size_t e = (size_t)(m->opt.context / m->plan.group_ratio[i]) + 16;
 
         entries = e > entries ? e : entries;
     }
-    m->score_cap = n * entries < SCORE_TILE ? n * entries : SCORE_TILE;
+    m->score_cap = n * entries < tile ? n * entries : tile;
     m->score_cap = m->score_cap < entries ? entries : m->score_cap;
     DI_TRY(new_buf(m, &b->proj, n, 2 * dim * sizeof(float), st));
     DI_TRY(new_buf(m, &b->lat, n, dim * a, st));

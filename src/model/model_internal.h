@@ -49,7 +49,7 @@ typedef struct dual {
 /* Where all duals of a step lie: one region on the host, one on the device. */
 typedef struct step_arena {
     uint8_t *host, *dev;
-    size_t cap, used, always; /* always: bytes that every step uploads */
+    size_t cap, used, draft, always; /* what a draft needs of it, and what every step does */
 } step_arena;
 
 /* Rows of a step (kernels/step.h): host arrays, their device copies, and the view for operations.

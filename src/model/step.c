@@ -32,6 +32,7 @@ void step_lay(model *m, size_t n, size_t n_seqs, size_t n_head)
     lay(a, &m->token, n, sizeof(int32_t));
     lay(a, &m->newest, n_seqs, sizeof(int32_t));
     lay(a, &m->head_rows, n_head, sizeof(int32_t));
+    a->draft = a->used;
     lay(a, &m->engram_ids, (size_t)m->cfg.n_engram * n * cols, sizeof(int64_t));
     for (int i = 0; i < m->plan.n_ratios; i++) {
         lay(a, &m->comp[i].last_row, n, sizeof(int32_t));
@@ -47,12 +48,10 @@ void step_lay(model *m, size_t n, size_t n_seqs, size_t n_head)
     lay(a, &m->vectors, n, sizeof(uint16_t *));
 }
 
-/* All of it to the device, or what every step has. */
-static void upload(model *m, bool all)
+/* The first bytes of it to the device. */
+static void upload(model *m, size_t bytes)
 {
-    step_arena *a = &m->arena;
-
-    m->k->ops->put(m->k, a->dev, a->host, all ? a->used : a->always);
+    m->k->ops->put(m->k, m->arena.dev, m->arena.host, bytes);
 }
 
 /* ---- rows ---- */
@@ -392,7 +391,7 @@ di_code step_begin(model *m, const seq_rows *seq, int n_seqs, di_status *st)
     close_rows(&m->rows);
     close_rows(&m->tail);
     close_rows(&m->kept);
-    upload(m, m->cut || m->has_vectors || !m->tail_is_all);
+    upload(m, m->cut || m->has_vectors || !m->tail_is_all ? m->arena.used : m->arena.always);
 done:
     return rc;
 }
@@ -430,7 +429,7 @@ di_code step_begin_draft(model *m, const draft_rows *seq, int n_seqs, int block,
         for (int i = 0; i < n_seqs; i++)
             ((int32_t *)m->head_rows.host)[m->n_head++] = i * block + k;
     close_rows(&m->rows);
-    upload(m, false);
+    upload(m, m->arena.draft);
     return DI_OK;
 }
 
