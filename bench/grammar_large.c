@@ -3,14 +3,17 @@
 
 #include <string.h>
 
+#define CHOICE                                                                                     \
+    "{\"anyOf\":[{\"type\":\"boolean\"},{\"type\":\"null\"},"                                      \
+    "{\"type\":\"string\",\"maxLength\":60}]}"
+
 static const char *const kinds[] = {
     "{\"type\":\"string\"}",
     "{\"type\":\"integer\",\"minimum\":-1000000,\"maximum\":1000000}",
     "{\"type\":\"string\",\"pattern\":\"^[A-Z]{2}[0-9]{6,12}$\"}",
     "{\"type\":\"array\",\"items\":{\"type\":\"number\"},\"maxItems\":20}",
     "{\"type\":\"string\",\"format\":\"date-time\"}",
-    "{\"anyOf\":[{\"type\":\"boolean\"},{\"type\":\"null\"},{\"type\":\"string\",\"maxLength\":60}]"
-    "}",
+    CHOICE,
     "{\"type\":\"string\",\"enum\":[\"low\",\"medium\",\"high\",\"unknown\"]}",
 };
 
