@@ -45,6 +45,9 @@ typedef struct di_model_options {
      * all of them), most rows of an Engram table (0 = 2^20). */
     int dummy_layers, dummy_share, dummy_shares;
     int64_t dummy_engram_rows;
+    /* Engram tables of a GPU: "device", "host" (pinned memory), NULL or "auto": on the device when
+     * all weights fit there. */
+    const char *engram;
 } di_model_options;
 
 /* Open a checkpoint directory in the released layout. Everything is checked before this returns.

@@ -62,6 +62,8 @@ typedef struct bench {
     service s;
     pool *threads; /* of the ceilings */
     struct peak *meter;
+    kernels *device; /* a GPU, to measure; else NULL */
+    kernel_peak device_peak;
     bench_peak peak; /* as just before the point that runs */
     int32_t *pool;   /* [n_pool] ids that prompts are made of */
     size_t n_pool;

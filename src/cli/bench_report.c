@@ -24,7 +24,7 @@ void bench_subject(const bench *b, char *buf, size_t cap)
     const bench_options *o = b->o;
     const di_model_info *m = &b->s.info;
     bool dummy = strcmp(o->weights.format, "dummy") == 0;
-    char drafts[64] = "no drafts";
+    char drafts[64] = "no drafts", share[80] = "", where[96];
     int n = o->engine.drafts >= 0 ? (int)o->engine.drafts : m->draft_block;
 
     if (m->n_draft_stages == 0 && o->engine.drafts <= 0)
@@ -33,11 +33,16 @@ void bench_subject(const bench *b, char *buf, size_t cap)
         snprintf(drafts, sizeof drafts, "%d drafts pinned to %.0f %%", n, 100 * o->acceptance);
     else if (n > 0)
         snprintf(drafts, sizeof drafts, "%s %d drafts", o->engine.fixed ? "always" : "up to", n);
-    snprintf(buf, cap, "%.*s%s%s%s, %d layers, %s, %d %s of %s, %s", 40,
-             base_name(o->session.model), dummy ? ", generated weights" : "",
-             o->weights.share ? ", expert share " : "", o->weights.share ? o->weights.share : "",
-             m->n_layers, m->backend, m->n_threads, m->n_threads == 1 ? "thread" : "threads",
-             cpu_name(), drafts);
+    if (o->weights.share)
+        snprintf(share, sizeof share, ", one rank of EP%s (share %s), communication excluded",
+                 strchr(o->weights.share, '/') + 1, o->weights.share);
+    if (b->device)
+        snprintf(where, sizeof where, "%s", b->device_peak.name);
+    else
+        snprintf(where, sizeof where, "%d %s of %s", m->n_threads,
+                 m->n_threads == 1 ? "thread" : "threads", cpu_name());
+    snprintf(buf, cap, "%.*s%s%s, %d layers, %s, %s, %s", 40, base_name(o->session.model),
+             dummy ? ", generated weights" : "", share, m->n_layers, m->backend, where, drafts);
 }
 
 /* ---- fronts ---- */
@@ -144,8 +149,8 @@ static void print_table(const bench *b)
     char subject[256];
 
     bench_subject(b, subject, sizeof subject);
-    printf("%s\nceilings: read %.1f GB/s, %.0f GFLOP/s\n\n", subject, b->peak.bytes * 1e-9,
-           b->peak.flops * 1e-9);
+    printf("%s\nceilings: %s %.1f GB/s, %.0f GFLOP/s\n\n", subject, b->device ? "copy" : "read",
+           b->peak.bytes * 1e-9, b->peak.flops * 1e-9);
     puts("prompt users | prefill tok/s  TTFT ms p50      p99 roof idle | decode tok/s  tok/s/user "
          "ITL ms p50    p99 tok/step roof idle");
     for (int i = 0; i < b->n_points; i++) {

@@ -49,6 +49,7 @@ di_code service_open(service *s, const session_options *o, const weights_choice 
     progress bar;
     di_model_options mo = {.backend = o->backend,
                            .numerics = o->numerics,
+                           .engram = o->engram,
                            .n_threads = (int)o->threads,
                            .progress = show_progress,
                            .progress_arg = &bar};

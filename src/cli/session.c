@@ -11,6 +11,7 @@
 #define CONTEXT_DEFAULT 65536
 
 const char *const session_numerics[] = {"release", "cache", "f32", NULL};
+const char *const session_engrams[] = {"auto", "device", "host", NULL}; /* engram_place */
 const char *const session_devices[] = {"cpu", "cuda", "nvidia", NULL};
 
 numerics session_numerics_of(const char *name)
@@ -18,6 +19,15 @@ numerics session_numerics_of(const char *name)
     if (strcmp(name, "cache") == 0)
         return NUMERICS_CACHE;
     return strcmp(name, "f32") == 0 ? NUMERICS_F32 : NUMERICS_RELEASE;
+}
+
+engram_place session_engram_of(const char *name)
+{
+    int i = 0;
+
+    while (session_engrams[i] && strcmp(session_engrams[i], name) != 0)
+        i++;
+    return (engram_place)i;
 }
 
 di_code session_load_tokenizer(tokenizer **out, const char *dir, di_status *st)
@@ -98,7 +108,8 @@ di_code session_open(session *s, const session_options *o, const session_limits 
 {
     const kernels_options ko = {.backend = o->backend,
                                 .numerics = session_numerics_of(o->numerics),
-                                .n_threads = (int)o->threads};
+                                .n_threads = (int)o->threads,
+                                .engram = session_engram_of(o->engram)};
     di_code rc;
 
     *s = (session){0};

@@ -10,7 +10,7 @@
 #include "tokenizer/tokenizer.h"
 
 typedef struct session_options {
-    const char *model, *backend, *numerics;
+    const char *model, *backend, *numerics, *engram;
     int64_t threads, context;
     bool quiet;
 } session_options;
@@ -29,10 +29,10 @@ typedef struct session {
     int64_t context; /* longest sequence: --context, or what the checkpoint allows up to 65,536 */
 } session;
 
-extern const char *const session_numerics[], *const session_devices[];
+extern const char *const session_numerics[], *const session_devices[], *const session_engrams[];
 #define SESSION_DEFAULTS                                                                           \
     {                                                                                              \
-        .backend = "auto", .numerics = "release"                                                   \
+        .backend = "auto", .numerics = "release", .engram = "auto"                                 \
     }
 
 /* Entries of an option table for a session_options named `o`. */
@@ -68,6 +68,12 @@ extern const char *const session_numerics[], *const session_devices[];
          .arg = "NAME",                                                                            \
          .help = "release, cache or f32; the last two need --backend ref",                         \
          .choices = session_numerics},                                                             \
+        {.name = "engram",                                                                         \
+         .kind = OPT_CHOICE,                                                                       \
+         .to = &(o).engram,                                                                        \
+         .arg = "PLACE",                                                                           \
+         .help = "Engram tables with a GPU: auto (by its memory), device, host (pinned)",          \
+         .choices = session_engrams},                                                              \
         {.name = "context",                                                                        \
          .kind = OPT_INT,                                                                          \
          .to = &(o).context,                                                                       \
@@ -91,6 +97,8 @@ void session_bind(const session *s, request_defaults *d);
 
 /* What a name of session_numerics means. */
 numerics session_numerics_of(const char *name);
+/* ... and one of session_engrams. */
+engram_place session_engram_of(const char *name);
 
 /* DIR/tokenizer.json alone. */
 di_code session_load_tokenizer(tokenizer **out, const char *dir, di_status *st);

@@ -51,11 +51,9 @@ done:
 }
 
 /* The scalar back end reads weights where they are, a device takes copies. */
-static dummy_when dummy_when_of(const char *backend)
+static dummy_when dummy_when_of(const kernels *k)
 {
-    if (backend && !strcmp(backend, "ref"))
-        return DUMMY_KEPT;
-    return backend && !strcmp(backend, "cuda") ? DUMMY_READ : DUMMY_FOUND;
+    return k->ops->load_begin ? DUMMY_READ : k->ops == kernels_ref() ? DUMMY_KEPT : DUMMY_FOUND;
 }
 
 static di_code load_checkpoint(di_model *m, const char *dir, di_status *st)
@@ -71,7 +69,7 @@ static di_code load_checkpoint(di_model *m, const char *dir, di_status *st)
     if (strcmp(o->load_format, "dummy") != 0)
         return di_fail(st, DI_E_INVALID, "load format \"%s\" is not one of auto, dummy",
                        o->load_format);
-    return checkpoint_open_dummy(&m->ckpt, dir, &dummy, dummy_when_of(o->backend), st);
+    return checkpoint_open_dummy(&m->ckpt, dir, &dummy, dummy_when_of(m->k), st);
 }
 
 /* tokenizer.json of the folder; where generated weights have none, a generated one. */
@@ -90,9 +88,23 @@ done:
     return rc;
 }
 
+static di_code engram_place_of(const char *name, engram_place *out, di_status *st)
+{
+    *out = ENGRAM_AUTO;
+    if (name && strcmp(name, "device") == 0)
+        *out = ENGRAM_DEVICE;
+    else if (name && strcmp(name, "host") == 0)
+        *out = ENGRAM_HOST;
+    else if (name && strcmp(name, "auto") != 0)
+        return di_fail(st, DI_E_INVALID, "Engram tables at \"%s\": not one of auto, device, host",
+                       name);
+    return DI_OK;
+}
+
 di_code di_model_open(di_model **out, const char *dir, const di_model_options *opt, di_status *st)
 {
     di_code rc = DI_OK;
+    engram_place engram;
     di_model *m = mem_try_calloc(1, sizeof *m);
 
     *out = NULL;
@@ -107,14 +119,16 @@ di_code di_model_open(di_model **out, const char *dir, const di_model_options *o
                      m->opt.numerics);
         goto done;
     }
-    DI_TRY(load_checkpoint(m, dir, st));
-    DI_TRY(load_tokenizer(m, dir, st));
-    DI_TRY(load_compressed(m, st));
+    DI_TRY(engram_place_of(m->opt.engram, &engram, st));
     DI_TRY(kernels_open(&m->k,
                         &(kernels_options){.backend = m->opt.backend ? m->opt.backend : "auto",
                                            .numerics = numerics_of(m->opt.numerics),
-                                           .n_threads = m->opt.n_threads},
+                                           .n_threads = m->opt.n_threads,
+                                           .engram = engram},
                         st));
+    DI_TRY(load_checkpoint(m, dir, st));
+    DI_TRY(load_tokenizer(m, dir, st));
+    DI_TRY(load_compressed(m, st));
     *out = m;
     m = NULL;
 done:

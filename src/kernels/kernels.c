@@ -132,6 +132,7 @@ di_code kernels_open(kernels **out, const kernels_options *opt, di_status *st)
         .act = ops == kernels_ref() ? DTYPE_F32 : DTYPE_BF16,
         .kv = opt->numerics == NUMERICS_F32 ? KV_F32 : KV_PACKED,
         .numerics = opt->numerics,
+        .engram = opt->engram,
     };
     if (b->device)
         k->kv_memory = (kv_memory){.owner = k,

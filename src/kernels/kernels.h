@@ -68,6 +68,11 @@ typedef struct weight_reader {
     void *owner;
 } weight_reader;
 
+typedef struct kernel_peak {
+    char name[64];       /* of the device */
+    double bytes, flops; /* per second: copied (read and written), bf16 products; 0 = not known */
+} kernel_peak;
+
 typedef struct kernel_ops {
     const char *name; /* "ref", "avx512", "avx2", "cuda" */
 
@@ -109,6 +114,8 @@ typedef struct kernel_ops {
     void (*copy)(kernels *k, const kv_copy *c, int n);
     /* Bytes that are free where state lies; 0 when nobody knows. */
     uint64_t (*memory_free)(kernels *k);
+    /* What the device can do at this moment, measured; NULL in host memory (kernels/peak.h). */
+    di_code (*peak)(kernels *k, kernel_peak *out, di_status *st);
 
     /* Steps that may be recorded; NULL in host memory, where nothing is gained. Between replay,
      * which answers false, and recorded there are only operations that return nothing, and they and
@@ -151,11 +158,19 @@ typedef struct kernel_ops {
     void (*close)(kernels *k); /* free impl, which may still be NULL */
 } kernel_ops;
 
+/* Where a device has its Engram tables; in host memory they stay mapped. */
+typedef enum engram_place {
+    ENGRAM_AUTO, /* on the device when all weights fit there */
+    ENGRAM_DEVICE,
+    ENGRAM_HOST /* pinned host memory, read over the bus: the same bits */
+} engram_place;
+
 struct kernels {
     const kernel_ops *ops;
     dtype act;    /* element type of activations */
     kv_format kv; /* format of sequence state */
     numerics numerics;
+    engram_place engram;
     pool *pool;          /* NULL on a device */
     kv_memory kv_memory; /* of a device; owner NULL in host memory */
     void *impl;          /* the back end's own: NULL until its first load or reserve */
@@ -166,6 +181,7 @@ typedef struct kernels_options {
         *backend; /* "auto" or "cpu" (its fastest), "ref", "avx2", "avx512", "cuda" (or "nvidia") */
     numerics numerics;
     int n_threads; /* 0 = all processors */
+    engram_place engram;
 } kernels_options;
 
 /* Open a back end. Errors: INVALID (unknown name, numerics that it lacks), UNSUPPORTED (this

@@ -5,6 +5,7 @@
  * mapped in every CPU back end. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct weight weight; /* opaque; one definition per back end */
@@ -32,6 +33,7 @@ typedef struct weight_src {
     int64_t cols;
     int n_parts;
     weight_part part[2];
+    bool on_host; /* FP8_TABLE: a device reads the codes in pinned host memory */
 } weight_src;
 
 /* One FP4 matrix: E2M1 pairs [rows, cols/2], UE8M0 [rows, cols/32]. */

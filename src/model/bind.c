@@ -7,7 +7,8 @@
 
 #include "base/mem.h"
 
-#define MAX_NAME 128
+#define MAX_NAME    128
+#define STATE_SHARE 0.15
 
 /* One load in progress. */
 typedef struct binder {
@@ -16,6 +17,7 @@ typedef struct binder {
     di_code rc;
     uint64_t done, total;
     bool copies;       /* the back end reads through checkpoint_read */
+    bool on_host;      /* Engram tables stay in host memory */
     fp4_part *fp4;     /* [3][experts] */
     model_memory *mem; /* of sizing; else NULL */
 } binder;
@@ -148,7 +150,10 @@ static weight *fp8(binder *b, weight_kind kind, const char *prefix, const char *
 {
     char n1[MAX_NAME - 8], n2[MAX_NAME - 8];
     const ckpt_tensor *t;
-    weight_src src = {.name = n1, .kind = kind, .n_parts = second ? 2 : 1};
+    weight_src src = {.name = n1,
+                      .kind = kind,
+                      .n_parts = second ? 2 : 1,
+                      .on_host = kind == WEIGHT_FP8_TABLE && b->on_host};
     weight *w;
 
     snprintf(n1, sizeof n1, "%s%s", prefix, name);
@@ -334,6 +339,33 @@ static di_code read_stored(void *owner, void *to, const void *from, size_t bytes
     return checkpoint_read(owner, to, from, bytes, st);
 }
 
+static void bind_parts(binder *b)
+{
+    for (int l = 0; l < b->m->plan.n_layers + b->m->plan.n_stages && !b->rc; l++)
+        bind_layer(b, l);
+    bind_ends(b);
+}
+
+/* Do Engram tables stay in host memory? Where nothing is said: when a device has no room for them
+ * beside everything else and STATE_SHARE of its memory for sequences. */
+static bool tables_on_host(const binder *b)
+{
+    kernels *k = b->m->k;
+    model_memory mem = {0};
+    binder all = {.m = b->m, .mem = &mem, .fp4 = b->fp4};
+    double taken;
+
+    if (!k->ops->load_begin || b->m->cfg.n_engram == 0)
+        return false;
+    if (k->engram != ENGRAM_AUTO)
+        return k->engram == ENGRAM_HOST;
+    bind_parts(&all);
+    taken = (double)mem.weights;
+    if (b->mem) /* not reserved yet */
+        taken += (double)b->m->step_bytes + (double)model_scratch_bytes(b->m);
+    return taken > (1 - STATE_SHARE) * (double)k->ops->memory_free(k);
+}
+
 /* Everything, layer by layer. */
 static void bind_all(binder *b)
 {
@@ -341,12 +373,11 @@ static void bind_all(binder *b)
     const weight_reader reader = {.read = read_stored, .owner = (void *)b->m->ckpt};
     di_code ended;
 
+    b->on_host = tables_on_host(b);
     b->copies = ops->load_begin && !b->mem;
     if (b->copies)
         b->rc = ops->load_begin(b->m->k, &reader, b->st);
-    for (int l = 0; l < b->m->plan.n_layers + b->m->plan.n_stages && !b->rc; l++)
-        bind_layer(b, l);
-    bind_ends(b);
+    bind_parts(b);
     if (!b->copies && !b->mem && !b->rc)
         settle_pages(b);
     ended = b->copies ? ops->load_end(b->m->k, b->rc ? NULL : b->st) : DI_OK;

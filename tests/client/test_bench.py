@@ -103,7 +103,7 @@ def test_generated_weights_need_a_config_only(tmp_path):
     rc, out, err = run("--model", tmp_path, "--load-format", "dummy", "--layers", 3, "--expert-share",
                        "1/2", "--out", tmp_path / "out", *SMALL)
     assert rc == 0, err
-    assert "generated weights, expert share 1/2, 3 layers" in out
+    assert "generated weights, one rank of EP2 (share 1/2), communication excluded, 3 layers" in out
     assert len(table(tmp_path / "out" / "bench.csv")) == 4
 
 

@@ -41,7 +41,7 @@ struct weight {
     int packed;                   /* kind of panels in `data` (gemm.cuh); 0: as stored */
     struct cuda_experts *experts; /* of load_experts, else NULL */
     void *mem;
-    bool pinned; /* mem is host memory that the device reads */
+    void *host; /* pinned: the codes of a table, else NULL */
 };
 
 /* Routed experts of a layer and the shared one. As stored: E2M1 [n_experts][rows][cols/2] and UE8M0
@@ -128,6 +128,7 @@ bool cuda_is_narrow(const linear_args *a);
 void cuda_narrow(cuda_impl *c, const linear_args *a);
 
 size_t cuda_part_bytes(int n_processors);
+void cuda_peak(cuda_impl *c, double *bytes, double *flops);
 
 /* fn of hyper-connections, packed (hc.cu). */
 bool cuda_can_pack_mix(int64_t rows, int64_t cols);

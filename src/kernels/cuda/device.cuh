@@ -92,13 +92,18 @@ static __device__ __forceinline__ float q8_scale(float amax)
     return pow2_ceil(fmaxf(amax, 1e-4f) * (1.0f / 448.0f));
 }
 
+static __device__ __forceinline__ uint8_t q8_byte(float x, float scale)
+{
+    return to_e4m3(fminf(fmaxf(x / scale, -448.0f), 448.0f));
+}
+
 /* Q8 of one value whose 32 neighbours are in the lanes of this warp: code and scale. */
 static __device__ __forceinline__ uint8_t q8_code(float x, float *scale)
 {
     float s = q8_scale(lanes_max(fabsf(x), 32));
 
     *scale = s;
-    return to_e4m3(fminf(fmaxf(x / s, -448.0f), 448.0f));
+    return q8_byte(x, s);
 }
 
 /* The value behind Q8, exact in bf16. */

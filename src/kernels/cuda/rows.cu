@@ -214,25 +214,37 @@ void cuda_quantize(cuda_impl *c, const quantize_args *a)
 
 /* ---- Engram ---- */
 
-/* One warp per 32 columns of a table row: decode (exact), round, Q8. */
+#define WIDE 16 /* columns of a thread: one read, which counts where the table is in host memory */
+
+/* Two threads per 32 columns of a table row: decode (exact), round, Q8. `n` threads. */
 static __global__ void engram_gather_kernel(weight table, engram_gather_args a, int64_t n)
 {
     after_previous();
 
-    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, dim = table.cols, col = i % dim, id;
-    float x;
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, dim = table.cols, col, id;
+    float x[WIDE], amax = 0, scale;
+    bool mine = i < n;
+    uint4 code;
 
-    if (i >= n)
+    i = mine ? i : n - 1; /* whole warps take part in the maximum */
+    col = i * WIDE % dim;
+    id = a.ids[i * WIDE / dim];
+    code = *(const uint4 *)((const uint8_t *)table.data + id * dim + col);
+    scale = ue8m0(table.scale[id * (dim / 32) + col / 32]);
+    for (int j = 0; j < WIDE; j++) {
+        x[j] = bf16_round(e4m3(((const uint8_t *)&code)[j]) * scale);
+        amax = fmaxf(amax, fabsf(x[j]));
+    }
+    scale = q8_scale(fmaxf(amax, __shfl_xor_sync(~0u, amax, 1)));
+    if (!mine)
         return;
-    id = a.ids[i / dim];
-    x = e4m3(((const uint8_t *)table.data)[id * dim + col]) *
-        ue8m0(table.scale[id * (dim / 32) + col / 32]);
-    ((bf16 *)a.out_q8)[i] = q8_value(bf16_round(x));
+    for (int j = 0; j < WIDE; j++)
+        ((bf16 *)a.out_q8)[i * WIDE + j] = to_bf(e4m3(q8_byte(x[j], scale)) * scale);
 }
 
 void cuda_engram_gather(cuda_impl *c, const engram_gather_args *a)
 {
-    int64_t n = (int64_t)a->n * a->n_cols * a->table->cols;
+    int64_t n = (int64_t)a->n * a->n_cols * a->table->cols / WIDE;
 
     launch(c, "engram_gather", engram_gather_kernel, blocks_of(n), THREADS, 0, *a->table, *a, n);
 }

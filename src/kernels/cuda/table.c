@@ -349,6 +349,21 @@ static bool op_sample_stage(kernels *k, const sample_row *row, int n, int vocab)
     return cuda_sample_stage(k->impl, row, n, vocab);
 }
 
+static di_code op_peak(kernels *k, kernel_peak *out, di_status *st)
+{
+    struct cudaDeviceProp p;
+    di_code rc = DI_OK;
+
+    *out = (kernel_peak){.bytes = 0};
+    DI_TRY(cuda_need_impl(k, st));
+    CU_TRY(cudaGetDeviceProperties(&p, 0), "looking at the GPU");
+    snprintf(out->name, sizeof out->name, "%.63s", p.name);
+    cuda_peak(k->impl, &out->bytes, &out->flops);
+    rc = op_finish(k, st);
+done:
+    return rc;
+}
+
 static uint64_t op_memory_free(kernels *k)
 {
     size_t free_bytes = 0, all;
@@ -423,6 +438,7 @@ static const kernel_ops ops = {
     .recorded = cuda_recorded,
     .tables = op_tables,
     .sample_stage = op_sample_stage,
+    .peak = op_peak,
     .gather = op_gather,
     .rope_rows = op_rope_rows,
     .keep_rows = op_keep_rows,

@@ -57,6 +57,8 @@ size_t cuda_weight_bytes(const kernels *k, const weight_src *s)
     int pack = shape_packs(s);
 
     (void)k;
+    if (s->on_host)
+        return cuda_aligned(scale_bytes(s->kind, rows_of(s), s->cols));
     return pack ? packed_bytes(pack, s) : stored_bytes(s);
 }
 
@@ -68,10 +70,8 @@ void cuda_unload(kernels *k, weight *w)
         return;
     if (c)
         cuda_forget_graphs(c);
-    if (w->pinned)
-        cudaFreeHost(w->mem);
-    else
-        cudaFree(w->mem);
+    cudaFreeHost(w->host);
+    cudaFree(w->mem);
     mem_free(w->experts);
     mem_free(w);
 }
@@ -227,6 +227,25 @@ done:
     return rc;
 }
 
+/* Codes in pinned host memory, scales on the device. */
+static di_code load_on_host(loader *l, const weight_src *s, weight *w, di_status *st)
+{
+    size_t codes = data_bytes(s->kind, w->rows, w->cols);
+    size_t scales = scale_bytes(s->kind, w->rows, w->cols);
+    di_code rc = DI_OK;
+
+    CU_TRY(cudaHostAlloc(&w->host, codes, cudaHostAllocDefault), s->name);
+    CU_TRY(cudaMalloc(&w->mem, scales), s->name);
+    w->data = w->host; /* the same address on the device */
+    w->scale = w->mem;
+    DI_TRY(loader_add_host(l, s->part[0].data, w->host, codes, st));
+    DI_TRY(loader_add(l, s->part[0].scale, w->mem, scales, true, st));
+    DI_TRY(loader_run(l, NULL, st));
+    rc = loader_ready(l, st);
+done:
+    return rc;
+}
+
 di_code cuda_load(kernels *k, const weight_src *s, weight **out, di_status *st)
 {
     di_code rc = DI_OK;
@@ -247,7 +266,9 @@ di_code cuda_load(kernels *k, const weight_src *s, weight **out, di_status *st)
         CU_TRY(cudaMalloc(&w->mem, packed_bytes(w->packed, s)), s->name);
         DI_TRY(load_packed(k, l, s, w, &fits, st));
     }
-    if (!fits) {
+    if (s->on_host) {
+        DI_TRY(load_on_host(l, s, w, st));
+    } else if (!fits) {
         cudaFree(w->mem); /* waits for what writes it */
         w->mem = NULL;
         w->packed = PACK_NONE;
