@@ -31,8 +31,8 @@ def linear(s, op, n_out, n_in, weight_bytes=1.0, n=None, launches=None):
     n = s.rows if n is None else n
     extra = 0
     if launches is None:  # chunks are added by a second kernel when there are few tiles
-        tile = 32 if n <= 32 else 64 if n <= 64 else 128
-        launches = 1 if n <= 8 or -(-n // tile) * n_out // 128 >= 132 else 2
+        tile = 16 if n <= 16 else 32 if n <= 32 else 64 if n <= 64 else 128
+        launches = 1 if -(-n // tile) * n_out // 128 >= 132 else 2
     s.add(op, 2.0 * n * n_out * n_in, n_out * n_in * weight_bytes + 2 * n * (n_in + n_out) + extra,
           launches)
 
@@ -94,8 +94,8 @@ def experts(s, c):
     slots = n * active  # of all ranks: n * RANKS * active / RANKS
     hit = per_rank * (1 - (1 - 1 / c["n_routed_experts"]) ** (n * RANKS * active))
     s.add("experts, routed", 2.0 * slots * 3 * dim * inter,
-          hit * 3 * dim * inter * 17 / 32 + 2 * slots * (2 * dim + 2 * inter), 5)
-    s.add("expert, shared", 2.0 * n * 3 * dim * inter, 3 * dim * inter + 2 * n * (2 * dim + 2 * inter), 2)
+          hit * 3 * dim * inter * 17 / 32 + 2 * slots * (2 * dim + 2 * inter), 4)
+    s.add("expert, shared", 2.0 * n * 3 * dim * inter, 3 * dim * inter + 2 * n * (2 * dim + 2 * inter), 0)
     s.add("sum of experts", 0, 2 * dim * (slots + 2 * n), 1)
 
 

@@ -61,10 +61,14 @@ bench)
     compile bench_cuda bench_load bench_device || exit 1
     tools/nvcc.sh -gencode=arch=compute_90a,code=sm_90a -O3 -I$build/inc/kernels bench/cuda_floor.cu \
         -cudart=static -o $build/bench/cuda_floor || exit 1
+    tools/nvcc.sh -gencode=arch=compute_90a,code=sm_90a -O3 -fmad=false -Iinclude -Isrc -I$build/inc/base \
+        -I$build/inc/formats -I$build/inc/tensor -I$build/inc/kernels bench/cuda_invariance.cu -cudart=static \
+        -o $build/bench/cuda_invariance || exit 1
     mkdir -p bench/out
     $build/bench/cuda_floor | tee bench/out/cuda_floor.csv
     $build/bench/bench_cuda | tee bench/out/cuda.csv
     $build/bench/bench_device --ops 1 | tee bench/out/cuda_steps.csv
+    $build/bench/cuda_invariance | tee bench/out/cuda_invariance.csv
     shards=$(mktemp -d) # 8 GB
     python3 tools/make_skeleton.py bench/layers.json "$shards" --shards 4 --experts 192 --fill
     $build/bench/bench_load --model "$shards" | tee bench/out/cuda_load.csv

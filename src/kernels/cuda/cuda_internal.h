@@ -61,6 +61,7 @@ typedef struct cuda_scratch {
     int n_max_tiles;
     int32_t *slot, *first, *pos; /* experts: slots (row * k + i) by expert; [n_experts + 1]; place
                                   * of a slot */
+    float *slot_weight;          /* of the listed slots */
     uint16_t *query;             /* [n_rows][32][128] index queries (index.cu) */
     float *query_w;              /* [n_rows][32] */
     int32_t *query_n;            /* [n_rows] entries that get a score */

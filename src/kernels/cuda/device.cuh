@@ -18,9 +18,13 @@ static __device__ __forceinline__ float from_bf(bf16 b)
     return __uint_as_float((uint32_t)b << 16);
 }
 
+/* One instruction; NaN becomes 0x7FFF. */
 static __device__ __forceinline__ bf16 to_bf(float x)
 {
-    return bf16_from_f32(x);
+    bf16 b;
+
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(b) : "f"(x));
+    return b;
 }
 
 /* E4M3 code, not NaN: the bits are a float of 2^-120 times the value. */
@@ -115,6 +119,38 @@ static __device__ __forceinline__ bf16 q8_value(float x)
     return to_bf(e4m3(code) * s);
 }
 
+/* The same with the scale known, and its inverse (exact: powers of two). */
+static __device__ __forceinline__ float q8_near(float x, float s, float inverse)
+{
+    return e4m3(to_e4m3(fminf(fmaxf(x * inverse, -448.0f), 448.0f))) * s;
+}
+
+static __device__ __forceinline__ uint32_t bf16_pair(float low, float high)
+{
+    uint32_t r;
+
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+
+/* Q8 of 32 values in 4 neighbouring lanes: 8 bf16 each. */
+static __device__ __forceinline__ uint4 q8_of_lanes(uint4 v)
+{
+    uint32_t w[4] = {v.x, v.y, v.z, v.w};
+    float most = 0, s, inverse;
+
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        most = fmaxf(most, fmaxf(fabsf(from_bf((bf16)w[i])), fabsf(from_bf((bf16)(w[i] >> 16)))));
+    s = q8_scale(lanes_max(most, 4));
+    inverse = 1.0f / s;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        w[i] = bf16_pair(q8_near(from_bf((bf16)w[i]), s, inverse),
+                         q8_near(from_bf((bf16)(w[i] >> 16)), s, inverse));
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
 /* Element i of a vector weight. */
 static __device__ __forceinline__ float vec(const weight &w, int64_t i)
 {
@@ -136,14 +172,15 @@ static __device__ __forceinline__ void rotate(float *a, float *b, float c, float
     *b = bf16_round(x * s + y * c);
 }
 
-/* h = bf(w * (silu(g) * u)), w the routing weight; 1 for the shared expert. */
+/* w * (silu(g) * u), w the routing weight; 1 for the shared expert. Exponential and quotient to a
+ * few units of f32's last place. */
 static __device__ __forceinline__ float swiglu(float g, float u, float limit, float w)
 {
-    g = bf16_round(g);
-    u = bf16_round(u);
+    g = from_bf(to_bf(g));
+    u = from_bf(to_bf(u));
     if (limit > 0) {
         u = fminf(fmaxf(u, -limit), limit);
         g = fminf(g, limit);
     }
-    return bf16_round(w * (g / (1.0f + expf(-g)) * u));
+    return w * (__fdividef(g, 1.0f + __expf(-g)) * u);
 }

@@ -8,9 +8,9 @@
  * exactly: the code's bits are placed as a bf16 of a fixed power of two times the value, and one
  * multiplication by the scale sets the exponent right.
  *
- * Sums: columns ascend in steps of 16 in one accumulator; after every chunk of panels (a constant
- * of K) it is added to the total. Both kernels do so, and matrix units give the same bits for every
- * number of rows, so bits do not depend on which kernel runs. */
+ * Sums: columns ascend in steps of 16 in one accumulator, a chunk of panels at a time (a constant
+ * of K); the chunks' sums are added in ascending order. All kernels do so, and matrix units give
+ * the same bits for every number of rows, so bits do not depend on which kernel runs. */
 #pragma once
 
 #include "kernels/cuda/mma.cuh"
@@ -117,9 +117,10 @@ static __device__ __forceinline__ void decode_panel(const panel_words<MODE> &p, 
 /* What becomes of a sum. */
 typedef enum gemm_end {
     END_ACT,   /* bf16 */
+    END_Q8,    /* the value behind Q8 of it as bf16; not cuda_narrow_groups */
     END_F32,   /* f32 */
     END_ADD,   /* f32, added to what is there */
-    END_SWIGLU /* rows of a strip of 16: 8 of w1, the same 8 of w3; h of the 8 as bf16 */
+    END_SWIGLU /* rows of a strip of 16: 8 of w1, the same 8 of w3; h of the 8 behind Q8 */
 } gemm_end;
 
 /* One product: y[token][row] for all rows of a packed matrix, or of one per expert, whose tokens
@@ -139,18 +140,19 @@ typedef struct gemm_job {
      * one matrix for every token. */
     const int2 *tile;
     const int32_t *n_tiles, *first;
-    const int32_t *slot; /* sorted token -> slot, for the weights; NULL: weights are 1 */
-    int x_div;           /* cuda_stream only: x is not sorted, its row is slot / x_div; 0: sorted */
     void *y;
     int64_t y_stride; /* elements */
     float limit;
-    const float *weights; /* of slots */
-    float *part;          /* cuda_gemm: chunks are added by cuda_gemm_finish; else NULL */
+    const float *weights; /* of sorted tokens; NULL: 1 */
+    /* Set by cuda_gemm. */
+    float *part; /* sums of chunks, added by a second kernel; else NULL */
+    int group;   /* token tiles that share L2 */
 } gemm_job;
 
 /* How many chunks K has, of an even number of panels each: one where K is short (long sums in one
- * accumulator lose bits) and the rows alone give enough warps to stream the weights, else at
- * most 8. A property of the weight. */
+ * accumulator lose bits) and the rows alone give enough blocks to stream the weights, else at
+ * most 8. A property of the weight. Experts have one: their outputs are rounded to bf16, and there
+ * are many of them. */
 static inline int chunks_of(int n_panels, int64_t rows)
 {
     int n = rows >= 16384 && n_panels <= 20 ? 1 : 8;
@@ -160,10 +162,10 @@ static inline int chunks_of(int n_panels, int64_t rows)
     return n;
 }
 
-/* Store the finished sum of one row and token (not END_SWIGLU). */
+/* Store the finished sum of one row and token (not END_SWIGLU; END_Q8: behind Q8). */
 static __device__ __forceinline__ void put_sum(const gemm_job &j, int64_t at, float v)
 {
-    if (j.end == END_ACT)
+    if (j.end == END_ACT || j.end == END_Q8)
         ((bf16 *)j.y)[at] = to_bf(v);
     else if (j.end == END_F32)
         ((float *)j.y)[at] = v;
@@ -174,18 +176,21 @@ static __device__ __forceinline__ void put_sum(const gemm_job &j, int64_t at, fl
 /* Routing weight of a token. */
 static __device__ __forceinline__ float weight_of(const gemm_job &j, int token)
 {
-    return j.slot ? j.weights[j.slot[token]] : 1.0f;
+    return j.weights ? j.weights[token] : 1.0f;
 }
 
-/* Up to so many tokens are streamed: above, one pass of wgmma is faster. Bits are the same. */
-#define FEW 8
+/* Products of any number of tokens; groups of rows are multiples of ROW_BLOCK. */
+void cuda_gemm(cuda_impl *c, int mode, const gemm_job *j);
 
-/* Tokens of a tile of cuda_gemm for n tokens. */
-static inline int gemm_tile_of(int n)
+/* The routed experts' product and the shared one's, of the same shape, in one launch. `tile`:
+ * tokens of a tile of the routed ones' list. */
+void cuda_gemm_experts(cuda_impl *c, const gemm_job *routed, const gemm_job *shared, int tile);
+
+/* Tokens of a tile for about `n` per expert. */
+static inline int expert_tile(int n)
 {
-    return n <= 32 ? 32 : n <= 64 ? 64 : 128;
+    return n <= 12 ? 16 : n <= 24 ? 32 : n <= 64 ? 64 : n <= 160 ? 128 : 256;
 }
 
-/* The two kernels. `tile`: tokens of a tile, 32, 64 or 128. */
-void cuda_stream(cuda_impl *c, int mode, const gemm_job *j, int max_tiles);
-void cuda_gemm(cuda_impl *c, int mode, const gemm_job *j, int tile);
+/* Products whose groups are multiples of 16 rows, no more: no real shape. */
+void cuda_narrow_groups(cuda_impl *c, int mode, const gemm_job *j);

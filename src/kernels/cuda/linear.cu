@@ -1,6 +1,6 @@
 /* Linear layers. Packed weights and narrow ones go to the matrix units; for any other shape, a warp
- * makes one output column of a few rows. Lane l sums the inputs l, l + 32, ... in order, then the lanes are
- * added in a fixed tree. */
+ * makes one output column of a few rows. Lane l sums the inputs l, l + 32, ... in order, then the
+ * lanes are added in a fixed tree. */
 #include "kernels/cuda/gemm.cuh"
 
 #define ROWS 8 /* rows that share a decoded weight */
@@ -55,7 +55,8 @@ static __global__ void linear_kernel(linear_args a, weight w, int64_t groups)
     }
 }
 
-static void linear_packed(cuda_impl *c, const linear_args *a, int64_t groups)
+/* true: LINEAR_Q8 is done. */
+static bool linear_packed(cuda_impl *c, const linear_args *a, int64_t groups)
 {
     const weight *w = a->w;
     gemm_job j = {};
@@ -73,10 +74,14 @@ static void linear_packed(cuda_impl *c, const linear_args *a, int64_t groups)
     j.y_stride = w->rows;
     if (j.group_rows % 16)
         cuda_note(c, cudaErrorNotSupported, "linear: groups of fewer than 16 rows");
-    if (a->n <= FEW || j.group_rows % ROW_BLOCK)
-        cuda_stream(c, w->packed, &j, a->n <= 8 ? 1 : (a->n + 15) / 16);
-    else
-        cuda_gemm(c, w->packed, &j, gemm_tile_of(a->n));
+    if (j.group_rows % ROW_BLOCK) {
+        cuda_narrow_groups(c, w->packed, &j);
+        return false;
+    }
+    if (a->out == LINEAR_Q8)
+        j.end = END_Q8;
+    cuda_gemm(c, w->packed, &j);
+    return true;
 }
 
 static void linear_stored(cuda_impl *c, const linear_args *a, int64_t groups)
@@ -91,14 +96,13 @@ static void linear_stored(cuda_impl *c, const linear_args *a, int64_t groups)
 void cuda_linear(cuda_impl *c, const linear_args *a)
 {
     int64_t groups = a->groups > 1 ? a->groups : 1;
+    bool done = a->w->packed && linear_packed(c, a, groups);
 
-    if (a->w->packed)
-        linear_packed(c, a, groups);
-    else if (cuda_is_narrow(a))
+    if (!a->w->packed && cuda_is_narrow(a))
         cuda_narrow(c, a);
-    else
+    else if (!a->w->packed)
         linear_stored(c, a, groups);
-    if (a->out == LINEAR_Q8) {
+    if (a->out == LINEAR_Q8 && !done) {
         quantize_args q = {};
 
         q.n = a->n;

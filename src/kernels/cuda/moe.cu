@@ -1,5 +1,6 @@
 /* Mixture of experts (kernels/moe.h): routing, and experts for any shape. */
 #include "kernels/cuda/gemm.cuh"
+#include "kernels/cuda/launch.cuh"
 
 /* ---- route ---- */
 
@@ -18,6 +19,7 @@ static __global__ void route_kernel(route_args a, const float *bias, const float
     float *s = all[threadIdx.x / 32], sum = 0;
     const float *logit = a.logits + row * a.n_experts;
 
+    after_previous();
     if (row >= a.n)
         return;
     if (a.image && a.image[row] && bias_vl)
@@ -64,52 +66,89 @@ void cuda_route(cuda_impl *c, const route_args *a)
 {
     if (a->n_experts > MAX_EXPERTS)
         cuda_note(c, cudaErrorNotSupported, "route: experts");
-    route_kernel<<<(a->n + WARPS - 1) / WARPS, THREADS, 0, c->stream>>>(
-        *a, (const float *)a->bias->data, a->bias_vl ? (const float *)a->bias_vl->data : NULL);
-    cuda_launched(c, "route");
+    launch(c, "route", route_kernel, (unsigned)((a->n + WARPS - 1) / WARPS), THREADS, 0, *a,
+           (const float *)a->bias->data, a->bias_vl ? (const float *)a->bias_vl->data : NULL);
 }
 
 /* ---- experts ---- */
 
-/* Slots by expert: a block per expert lists its slots in ascending order, at a place that all
- * blocks find by counting the smaller ids. */
-static __global__ void group_kernel(const int32_t *ids, int n, int n_experts, int32_t *slot,
-                                    int32_t *first, int32_t *pos)
+#define GROUP_THREADS 1024
+#define GROUP_EACH    4 /* slots of a thread */
+
+/* Sum over the threads in front of this one (of GROUP_THREADS), and over all. All threads call it.
+ */
+static __device__ int group_scan(int x, int *all)
 {
-    __shared__ int before, here[WARPS];
-    int e = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32, at;
+    __shared__ int part[32];
+    int lane = threadIdx.x % 32, sum = x;
 
-    if (threadIdx.x == 0)
-        before = 0;
+    for (int d = 1; d < 32; d *= 2) {
+        int y = __shfl_up_sync(ALL, sum, d);
+
+        sum += lane >= d ? y : 0;
+    }
     __syncthreads();
-    at = 0;
-    for (int i = threadIdx.x; i < n; i += THREADS)
-        at += ids[i] < e;
-    atomicAdd(&before, at); /* integers: any order */
+    if (lane == 31)
+        part[threadIdx.x / 32] = sum;
     __syncthreads();
-    at = before;
+    *all = 0;
+    for (int i = 0; i < GROUP_THREADS / 32; i++) {
+        sum += i < (int)threadIdx.x / 32 ? part[i] : 0;
+        *all += part[i];
+    }
+    return sum - x;
+}
+
+/* Slots by expert: a block per expert lists its slots in ascending order, and their tiles of at
+ * most n_tile, at places that all blocks find by counting the slots of the smaller ids. Block
+ * n_experts writes how many there are. */
+static __global__ void group_kernel(const int32_t *ids, const float *weights, int n, int n_experts,
+                                    int n_tile, cuda_scratch to)
+{
+    __shared__ int count[MAX_EXPERTS];
+    int e = blockIdx.x, at = 0, tile = 0;
+
+    after_previous();
+    for (int i = threadIdx.x; i < n_experts; i += GROUP_THREADS)
+        count[i] = 0;
+    __syncthreads();
+#pragma unroll 4
+    for (int i = threadIdx.x; i < n; i += GROUP_THREADS)
+        atomicAdd(&count[ids[i]], 1); /* integers: any order */
+    __syncthreads();
+    for (int i = threadIdx.x; i < e; i += GROUP_THREADS) {
+        at += count[i];
+        tile += (count[i] + n_tile - 1) / n_tile;
+    }
+    group_scan(at, &at);
+    group_scan(tile, &tile);
     if (threadIdx.x == 0)
-        first[e] = at; /* block n_experts: all slots */
-    if (e == n_experts)
+        to.first[e] = at;
+    if (e == n_experts) {
+        if (threadIdx.x == 0)
+            to.tile[2 * to.n_max_tiles] = tile;
         return;
-    for (int i0 = 0; i0 < n; i0 += THREADS) {
-        int i = i0 + threadIdx.x;
-        bool mine = i < n && ids[i] == e;
-        uint32_t ballot = __ballot_sync(ALL, mine);
-        int to = at + __popc(ballot & ((1u << lane) - 1u));
+    }
+    for (int i = threadIdx.x; i < (count[e] + n_tile - 1) / n_tile; i += GROUP_THREADS)
+        ((int2 *)to.tile)[tile + i] = make_int2(e, i);
+    for (int i0 = 0; i0 < n && count[e]; i0 += GROUP_EACH * GROUP_THREADS) {
+        int i = i0 + GROUP_EACH * (int)threadIdx.x, mine = 0, n_mine = 0, place, all;
 
-        __syncthreads();
-        if (lane == 0)
-            here[warp] = __popc(ballot);
-        __syncthreads();
-        for (int w = 0; w < WARPS; w++) {
-            to += w < warp ? here[w] : 0;
-            at += here[w];
-        }
-        if (mine) {
-            slot[to] = i;
-            pos[i] = to;
-        }
+#pragma unroll
+        for (int k = 0; k < GROUP_EACH; k++)
+            if (i + k < n && ids[i + k] == e) {
+                mine |= 1 << k;
+                n_mine++;
+            }
+        place = at + group_scan(n_mine, &all);
+        at += all;
+#pragma unroll
+        for (int k = 0; k < GROUP_EACH; k++)
+            if (mine >> k & 1) {
+                to.slot[place] = i + k;
+                to.slot_weight[place] = weights[i + k];
+                to.pos[i + k] = place++;
+            }
     }
 }
 
@@ -203,14 +242,25 @@ template <bool UP> static __global__ void expert_kernel(experts_job j)
 
 #define MAX_ACTIVE 64
 
+#define SUM_THREADS 128
+
+/* Pairs of columns that a thread reads at once. */
+template <int W> struct __align__(4 * W) column_pairs
+{
+    uint32_t w[W];
+};
+
 /* y = sum of the row's outputs in ascending expert id, then the shared one. Block (row, a part of
- * the columns), two columns a thread. */
-static __global__ void sum_kernel(experts_job j, const int32_t *ids, bf16 *y)
+ * the columns). */
+template <int W> static __global__ void sum_kernel(experts_job j, const int32_t *ids, bf16 *y)
 {
     __shared__ int64_t order[MAX_ACTIVE + 1]; /* rows of ye */
-    int64_t row = blockIdx.x, hidden = j.x.hidden, at = (int64_t)blockIdx.y * THREADS + threadIdx.x;
-    float a = 0, b = 0;
+    int64_t row = blockIdx.x, units = j.x.hidden / (2 * W);
+    int64_t at = (int64_t)blockIdx.y * SUM_THREADS + threadIdx.x;
+    float sum[2 * W] = {0};
+    column_pairs<W> out;
 
+    after_previous();
     if (threadIdx.x < j.k) {
         int rank = 0;
 
@@ -221,46 +271,31 @@ static __global__ void sum_kernel(experts_job j, const int32_t *ids, bf16 *y)
     if (threadIdx.x == 0)
         order[j.k] = (int64_t)j.n * j.k + row;
     __syncthreads();
-    if (at >= hidden / 2)
+    if (at >= units)
         return;
 #pragma unroll 8
     for (int i = 0; i <= j.k; i++) {
-        uint32_t v = ((const uint32_t *)j.ye)[order[i] * (hidden / 2) + at];
+        column_pairs<W> v = ((const column_pairs<W> *)j.ye)[order[i] * units + at];
 
-        a += from_bf((bf16)v);
-        b += from_bf((bf16)(v >> 16));
+#pragma unroll
+        for (int w = 0; w < W; w++) {
+            sum[2 * w] += from_bf((bf16)v.w[w]);
+            sum[2 * w + 1] += from_bf((bf16)(v.w[w] >> 16));
+        }
     }
-    ((uint32_t *)y)[row * (hidden / 2) + at] = (uint32_t)to_bf(a) | (uint32_t)to_bf(b) << 16;
+#pragma unroll
+    for (int w = 0; w < W; w++)
+        out.w[w] = bf16_pair(sum[2 * w], sum[2 * w + 1]);
+    ((column_pairs<W> *)y)[row * units + at] = out;
 }
 
-/* Tiles of at most n_tile tokens, expert by expert; one block. */
-static __global__ void tiles_kernel(const int32_t *first, int n_experts, int n_tile, int2 *tile,
-                                    int32_t *n_tiles)
+static void sum_experts(cuda_impl *c, const experts_job *j, const experts_args *a)
 {
-    __shared__ int end[MAX_EXPERTS]; /* tiles up to and with an expert */
+    int wide = j->x.hidden % 8 == 0, units = j->x.hidden / (wide ? 8 : 2);
+    dim3 grid((unsigned)a->n, (unsigned)((units + SUM_THREADS - 1) / SUM_THREADS));
 
-    for (int e = threadIdx.x; e < n_experts; e += THREADS)
-        end[e] = (first[e + 1] - first[e] + n_tile - 1) / n_tile;
-    for (int d = 1; d < n_experts; d *= 2) {
-        int sum[MAX_EXPERTS / THREADS];
-
-        __syncthreads();
-        for (int i = 0; i < MAX_EXPERTS / THREADS; i++) {
-            int e = i * THREADS + threadIdx.x;
-
-            sum[i] = e < n_experts ? end[e] + (e >= d ? end[e - d] : 0) : 0;
-        }
-        __syncthreads();
-        for (int i = 0; i < MAX_EXPERTS / THREADS; i++)
-            if (i * THREADS + threadIdx.x < n_experts)
-                end[i * THREADS + threadIdx.x] = sum[i];
-    }
-    __syncthreads();
-    for (int e = threadIdx.x; e < n_experts; e += THREADS)
-        for (int at = e > 0 ? end[e - 1] : 0, i = 0; at < end[e]; at++, i++)
-            tile[at] = make_int2(e, i);
-    if (threadIdx.x == 0)
-        *n_tiles = end[n_experts - 1];
+    launch(c, "experts", wide ? sum_kernel<4> : sum_kernel<1>, grid, SUM_THREADS, 0, *j, a->ids,
+           (bf16 *)a->y);
 }
 
 /* One of the four products of packed experts. */
@@ -273,7 +308,7 @@ static gemm_job packed_job(cuda_impl *c, const experts_args *a, bool up, bool ro
 
     j.n_blocks = (int)(rows / ROW_BLOCK);
     j.n_panels = (int)(cols / PANEL);
-    j.chunk = j.n_panels / chunks_of(j.n_panels, rows);
+    j.chunk = j.n_panels;
     j.n = a->n;
     j.end = up ? END_SWIGLU : END_ACT;
     j.limit = a->limit;
@@ -287,9 +322,8 @@ static gemm_job packed_job(cuda_impl *c, const experts_args *a, bool up, bool ro
         j.expert_bytes = (int64_t)cuda_packed_bytes(PACK_FP4, rows, cols);
         j.tile = (const int2 *)c->s.tile;
         j.n_tiles = c->s.tile + 2 * c->s.n_max_tiles;
-        j.slot = c->s.slot;
         j.first = c->s.first;
-        j.weights = a->weights;
+        j.weights = c->s.slot_weight;
     } else {
         j.w = up ? x->shared_up : x->shared_down;
         j.y = (bf16 *)j.y + shared0 * j.y_stride;
@@ -305,40 +339,44 @@ static __global__ void sort_rows_kernel(const uint4 *x, const int32_t *slot, int
 {
     int64_t row = blockIdx.x;
 
+    after_previous();
     for (int i = threadIdx.x; i < units; i += THREADS)
         sorted[row * units + i] = x[(int64_t)(slot[row] / k) * units + i];
 }
 
-/* Tokens of a tile for about `n` per expert; 8: streamed. */
-static int expert_tile(int n)
-{
-    return n <= 3 ? 8 : n <= 24 ? 32 : n <= 64 ? 64 : 128;
-}
-
-/* Both matrices of the routed experts or of the shared one. */
+/* w1 and w3, or w2, of the routed experts and of the shared one. */
 static void multiply(cuda_impl *c, const experts_args *a, bool up, int tile)
 {
     gemm_job routed = packed_job(c, a, up, true), shared = packed_job(c, a, up, false);
-    int slots = a->n * a->k, experts = a->w->experts->n_experts;
 
-    if (tile == 8) {
-        routed.x_div = up ? a->k : 0;
-        cuda_stream(c, PACK_FP4, &routed,
-                    slots < experts + slots / 8 ? slots : experts + slots / 8);
-    } else {
-        if (up) {
-            sort_rows_kernel<<<slots, THREADS, 0, c->stream>>>((const uint4 *)routed.x, c->s.slot,
-                                                               a->k, a->w->experts->hidden / 8,
-                                                               (uint4 *)c->s.ye);
-            cuda_launched(c, "experts");
-            routed.x = c->s.ye; /* free until the second product */
-        }
-        cuda_gemm(c, PACK_FP4, &routed, tile);
+    if (up) {
+        launch(c, "experts", sort_rows_kernel, (unsigned)(a->n * a->k), THREADS, 0,
+               (const uint4 *)routed.x, c->s.slot, a->k, a->w->experts->hidden / 8,
+               (uint4 *)c->s.ye);
+        routed.x = c->s.ye; /* free until the second product */
     }
-    if (a->n <= FEW)
-        cuda_stream(c, PACK_FP8, &shared, 1);
-    else
-        cuda_gemm(c, PACK_FP8, &shared, gemm_tile_of(a->n));
+    cuda_gemm_experts(c, &routed, &shared, tile);
+}
+
+static void group(cuda_impl *c, const experts_args *a, int tile)
+{
+    int n_experts = a->w->experts->n_experts;
+
+    if (a->k > MAX_ACTIVE || n_experts > MAX_EXPERTS)
+        cuda_note(c, cudaErrorNotSupported, "experts: more than 64 per row, or than 1024");
+    launch(c, "experts", group_kernel, (unsigned)n_experts + 1, GROUP_THREADS, 0, a->ids,
+           a->weights, a->n * a->k, n_experts, tile, c->s);
+}
+
+/* h of all slots behind Q8. */
+static void quantize_h(cuda_impl *c, const experts_args *a)
+{
+    quantize_args q = {};
+
+    q.n = a->n * (a->k + 1);
+    q.cols = a->w->experts->inter;
+    q.x = q.q8 = c->s.h;
+    cuda_quantize(c, &q);
 }
 
 void cuda_moe(cuda_impl *c, const experts_args *a)
@@ -349,34 +387,21 @@ void cuda_moe(cuda_impl *c, const experts_args *a)
                      c->s.ye};
     dim3 up((unsigned)((x->inter + WARPS - 1) / WARPS), (unsigned)x->n_experts + 1);
     dim3 down((unsigned)((x->hidden + WARPS - 1) / WARPS), (unsigned)x->n_experts + 1);
-    dim3 sum((unsigned)a->n, (unsigned)((x->hidden / 2 + THREADS - 1) / THREADS));
     int tile = expert_tile(a->n * a->k / x->n_experts);
-    quantize_args q = {};
 
-    if (a->k > MAX_ACTIVE || x->n_experts > MAX_EXPERTS)
-        cuda_note(c, cudaErrorNotSupported, "experts: more than 64 per row, or than 1024");
-    group_kernel<<<x->n_experts + 1, THREADS, 0, c->stream>>>(a->ids, a->n * a->k, x->n_experts,
-                                                              c->s.slot, c->s.first, c->s.pos);
-    cuda_launched(c, "experts");
+    group(c, a, tile);
     if (x->packed) {
-        tiles_kernel<<<1, THREADS, 0, c->stream>>>(
-            c->s.first, x->n_experts, tile, (int2 *)c->s.tile, c->s.tile + 2 * c->s.n_max_tiles);
-        cuda_launched(c, "experts");
         multiply(c, a, true, tile);
     } else {
         expert_kernel<true><<<up, THREADS, 0, c->stream>>>(j);
         cuda_launched(c, "experts");
     }
-    q.n = a->n * (a->k + 1);
-    q.cols = x->inter;
-    q.x = q.q8 = c->s.h;
-    cuda_quantize(c, &q);
     if (x->packed) {
         multiply(c, a, false, tile);
     } else {
+        quantize_h(c, a);
         expert_kernel<false><<<down, THREADS, 0, c->stream>>>(j);
         cuda_launched(c, "experts");
     }
-    sum_kernel<<<sum, THREADS, 0, c->stream>>>(j, a->ids, (bf16 *)a->y);
-    cuda_launched(c, "experts");
+    sum_experts(c, &j, a);
 }

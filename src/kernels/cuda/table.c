@@ -130,8 +130,8 @@ done:
 /* ---- scratch ---- */
 
 typedef struct scratch_sizes {
-    size_t tile, slot, query, query_w, query_n, group, tops, pos, part, first, h, ye, z, best, done,
-        stage;
+    size_t tile, slot, slot_weight, query, query_w, query_n, group, tops, pos, part, first, h, ye,
+        z, best, done, stage;
 } scratch_sizes;
 
 /* What sample() points at: room for the worst row, and for plain rows with a mask each. */
@@ -151,6 +151,7 @@ static scratch_sizes sizes_of(const kernel_limits *l)
     return (scratch_sizes){
         .tile = cuda_aligned((slots / 8 + (size_t)l->n_experts + 2) * 8),
         .slot = cuda_aligned(slots * sizeof(int32_t)),
+        .slot_weight = cuda_aligned(slots * sizeof(float)),
         .pos = cuda_aligned(slots * sizeof(int32_t)),
         .query = cuda_aligned(rows * 32 * 128 * sizeof(uint16_t)),
         .query_w = cuda_aligned(rows * 32 * sizeof(float)),
@@ -169,8 +170,9 @@ static scratch_sizes sizes_of(const kernel_limits *l)
 
 static size_t total(const scratch_sizes *z)
 {
-    return z->tile + z->slot + z->query + z->query_w + z->query_n + z->group + z->tops + z->pos +
-           z->part + z->first + z->h + z->ye + z->z + z->best + z->done + z->stage;
+    return z->tile + z->slot + z->slot_weight + z->query + z->query_w + z->query_n + z->group +
+           z->tops + z->pos + z->part + z->first + z->h + z->ye + z->z + z->best + z->done +
+           z->stage;
 }
 
 static size_t op_scratch_bytes(const kernels *k, const kernel_limits *l)
@@ -211,6 +213,7 @@ static di_code op_reserve(kernels *k, const kernel_limits *l, di_status *st)
     c->s.tile = carve(&at, z.tile);
     c->s.n_max_tiles = (int)(z.tile / 8) - 1;
     c->s.slot = carve(&at, z.slot);
+    c->s.slot_weight = carve(&at, z.slot_weight);
     c->s.query = carve(&at, z.query);
     c->s.query_w = carve(&at, z.query_w);
     c->s.query_n = carve(&at, z.query_n);
