@@ -4,11 +4,13 @@
     tools/make_wgmma.py > src/kernels/cuda/wgmma.cuh && clang-format-14 -i src/kernels/cuda/wgmma.cuh
 """
 TILES = (8, 16, 32, 64, 128, 160, 192, 224, 256)
+WIDE = (128,)  # of these also bf16_ss_n: B with N contiguous
 
 HEAD = """/* Warpgroup matrix products (made by tools/make_wgmma.py): D [64 weight rows][N] += A B.
  *
  * rs: A in registers, 4 words of this thread's fragment. ss: A in shared memory. B in shared memory,
- * K-major, 128-byte swizzle. keep = 0 starts from zero. bf16: K = 16; e4m3: K = 32. */
+ * 128-byte swizzle, K contiguous; ss_n: N contiguous. keep = 0 starts from zero. bf16: K = 16; e4m3:
+ * K = 32. */
 #pragma once
 
 #include <stdint.h>
@@ -17,7 +19,7 @@ template <int N> struct wgmma;
 """
 
 
-def wrapper(name, n, kind, k, in_registers):
+def wrapper(name, n, kind, k, in_registers, n_contiguous=0):
     d = n // 2
     regs = ", ".join(f"%{i}" for i in range(d))
     outs = ", ".join(f'"+f"(d[{i}])' for i in range(d))
@@ -31,7 +33,7 @@ def wrapper(name, n, kind, k, in_registers):
         b, keep, arg = d + 1, d + 2, "uint64_t a"
     tail = "p, 1, 1"
     if kind == "bf16":
-        tail += ", 0" if in_registers else ", 0, 0"
+        tail += ", 0" if in_registers else f", 0, {n_contiguous}"
     return f"""
 static __device__ __forceinline__ void {name}(float (&d)[{d}], {arg}, uint64_t b, int keep)
 {{
@@ -49,4 +51,6 @@ for n in TILES:
     print(wrapper("bf16_rs", n, "bf16", 16, True))
     print(wrapper("bf16_ss", n, "bf16", 16, False))
     print(wrapper("e4m3_ss", n, "e4m3", 32, False))
+    if n in WIDE:
+        print(wrapper("bf16_ss_n", n, "bf16", 16, False, 1))
     print("};")

@@ -29,6 +29,7 @@ typedef struct qkv_args {
 /* Multi-query attention over one latent that is key and value at once (spec 4.4):
  *   q = bf(rope(q)); s_t = (q . k_t) * scale; m = max(-1e30, max s_t); p_t = exp(s_t - m)
  *   o = bf(sum bf(p_t) k_t / (sum p_t + exp(sink - m))); then inverse rope on o, bf
+ * (a device may take for m a power of two's logarithm: p_t is rounded elsewhere, equally well)
  * Keys of row i at position p, in this order, each ascending:
  *   - window: positions max(0, p-window+1, view.ring_first) .. p; from the ring those before
  *     view.len, from kv_rows the others

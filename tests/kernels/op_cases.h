@@ -80,6 +80,9 @@ typedef struct op_case {
      * each by one step of its format (bf16, E4M3, E2M1; `rel` for f32) plus abs times the rms of
      * its item. Integers and outputs of cases with flips 0 are equal. */
     double rel, abs, flips;
+    /* Instead, on a device whose rounding inside is another: the rms of the difference over that of
+     * the item, and of a single element 16 times as much. 0: as above. */
+    double device_rms;
 } op_case;
 
 extern const op_case op_cases[];

@@ -107,7 +107,7 @@ static __global__ void attention_kernel(attention_args a, step s,
     bool live = head < a.n_heads;
     int64_t at = (row * a.n_heads + (live ? head : 0)) * l.head_dim;
     const float *cs = a.cs + row * a.rope;
-    key_list k = keys_of(a, s, l, row);
+    key_list k = keys_of(a, s, l, row, s.seq[row]);
     float q[PER_LANE], o[PER_LANE], top = -1e30f, total = 0, den;
     float *score = scores + threadIdx.x / 32 * max_keys;
 

@@ -8,19 +8,23 @@ typedef struct key_list {
     int64_t lo;
     int n_window, n;
     const kv_view *v;
+    const uint8_t *blocks; /* of the view, as its table */
+    const int32_t *table;
     const uint8_t *new_rows; /* kv_rows of the sequence, from position v->len on */
     const int32_t *sel;
 } key_list;
 
+/* seq: s.seq[row]. */
 static __device__ key_list keys_of(const attention_args &a, const step &s, const kv_layout &l,
-                                   int64_t row)
+                                   int64_t row, int32_t seq)
 {
-    int32_t seq = s.seq[row];
     const kv_view *v = &s.view[seq];
     int64_t pos = s.pos[row], window = l.window, end = pos + 1;
     key_list k;
 
     k.v = v;
+    k.blocks = v->blocks;
+    k.table = v->table;
     k.new_rows = a.kv_rows + (size_t)s.row0[seq] * l.ring_row_bytes;
     k.sel = a.sel + row * a.topk;
     if (a.draft) {

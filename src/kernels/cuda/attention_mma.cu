@@ -1,320 +1,308 @@
-/* Sparse attention of the real geometry (512 dims, up to 640 keys of packed rows) on the matrix
- * units: a block per row and 64 heads.
+/* Sparse attention of the real geometry (64 heads of 512 dims, up to 640 keys of packed rows) on
+ * wgmma. A block owns a processor and takes one row of the step after the other.
  *
- * First all scores, which stay in registers; so the maximum is final before probabilities are
- * rounded. Then, over the same keys again, the values. Rows of state come in tiles of 64 keys, a
- * tile ahead, as they are stored, and are decoded to bf16 (exact). Warp w has heads 16 (w % 4) ..;
- * of the scores 32 keys of a tile, of the output 256 dims. */
-#include "kernels/cuda/attention.cuh"
-#include "kernels/cuda/mma.cuh"
+ * The first warpgroup gathers rows of state and decodes them to bf16 (exact), once, two tiles of 64
+ * keys ahead; a tile is key and value at once. Of the other two, each has every second tile's
+ * scores and probabilities, and of all tiles' values half the dims.
+ *
+ * Probabilities are 2^(x - ref) with x = s log2(e) and ref the smallest integer not below any x so
+ * far: all rescaling is by powers of two and exact, so their rounding to bf16 does not depend on
+ * which keys came before. */
+#include "kernels/cuda/attention_mma.cuh"
+#include "kernels/cuda/wgmma.cuh"
 
-#define DIM       512
-#define KEYS      64
-#define MAX_TILES 10
-#define HEADS     64
-#define STRIDE    (DIM + 8) /* elements of a row of q and keys: no bank conflicts */
-#define RAW_BYTES 528       /* longest row of state */
-#define P_STRIDE  (KEYS * MAX_TILES + 8)
-#define N_THREADS 512
-#define QUARTERS  4 /* of a tile's keys, and of the dims */
+#define N_THREADS (FILLERS + 256)
+#define LOG2E     1.44269504f
 
-typedef struct attention_smem {
-    uint8_t raw[KEYS][RAW_BYTES];
-    bf16 key[KEYS][STRIDE];
-    union {
-        bf16 q[HEADS][STRIDE];
-        bf16 p[HEADS][P_STRIDE]; /* when the scores are done */
-    };
-    float top[QUARTERS][HEADS], sum[QUARTERS][HEADS];
-    const uint8_t *row[KEYS * MAX_TILES];
-} attention_smem;
+/* ---- wgmma ---- */
 
-/* ---- rows of state ---- */
-
-/* Addresses of all rows, so that a tile's copies need not wait for them. */
-static __device__ void find_rows(const attention_args &a, const kv_layout &l, const key_list &k,
-                                 attention_smem *smem)
+static __device__ __forceinline__ void wgmma_begin()
 {
-    for (int t = threadIdx.x; t < k.n; t += N_THREADS)
-        smem->row[t] = key_row(a, l, k, t);
-    __syncthreads();
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-/* Tile t of the keys, as stored, into smem->raw; eight threads a row. */
-static __device__ void fetch(const kv_layout &l, const key_list &k, int t, attention_smem *smem)
+static __device__ __forceinline__ void wgmma_commit()
 {
-    int key = t * KEYS + threadIdx.x / 8;
-    uint32_t to = (uint32_t)__cvta_generic_to_shared(smem->raw[threadIdx.x / 8]);
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
 
-    if (key < k.n) {
-        const uint8_t *row = smem->row[key];
-        int n = (int)(key < k.n_window ? l.ring_row_bytes : l.latent_bytes) / 16;
+/* All but the last N groups are done. */
+template <int N> static __device__ __forceinline__ void wgmma_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
 
-        for (int i = threadIdx.x % 8; i < n; i += 8)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + 16 * i),
-                         "l"(row + 16 * i)
-                         : "memory");
+/* Keys as values: 64 dims of each slab are contiguous, and a slab follows the other. A step of 16
+ * keys adds 128. */
+static __device__ __forceinline__ uint64_t values_descriptor(const void *p)
+{
+    return matrix_descriptor(p) + ((uint64_t)(KEYS * 128 / 16 - 1) << 16);
+}
+
+/* ---- pieces of a row ---- */
+
+/* 2^d, d an integer, at most 0; exact, below 2^-126 zero. */
+static __device__ __forceinline__ float power_of_two(float d)
+{
+    return __int_as_float(max((int)d + 127, 0) << 23);
+}
+
+static __device__ __forceinline__ float exp2_of(float x)
+{
+    float y;
+
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Scores of all heads with the keys of a buffer. */
+static __device__ __forceinline__ void scores(float (&s)[32], const attention_smem *smem, int b)
+{
+    uint64_t q = matrix_descriptor(smem->q), key = matrix_descriptor(smem->key[b]);
+
+    wgmma_begin();
+#pragma unroll
+    for (int k = 0; k < DIM / 16; k++) {
+        int at = k / 4 * (KEYS * 128 / 16) + k % 4 * 2;
+
+        wgmma<64>::bf16_ss(s, q + at, key + at, k > 0);
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    wgmma_commit();
+    wgmma_wait<0>();
 }
 
-/* Eight dims of a row. */
-static __device__ __forceinline__ uint4 decode_dims(const uint8_t *raw, int d, bool window)
+/* Half the dims of the output += probabilities times values of a buffer, which is free then. */
+static __device__ __forceinline__ void values(float (&o)[2][64], attention_smem *smem, int b,
+                                              int half, bool keep)
 {
-    uint32_t v[4];
+    uint64_t p = matrix_descriptor(smem->p[b]);
+    uint64_t v = values_descriptor(smem->key[b][half * SLABS / 2]);
 
-    if (window) {
-        uint2 w = *(const uint2 *)(raw + d);
-        uint32_t s = both((bf16)(f32_bits(ue8m0(raw[DIM + d / 32])) >> 16));
-
-        decode4_e4m3(v, w.x, s);
-        decode4_e4m3(v + 2, w.y, s);
-    } else {
-        uint32_t scale =
-            mul_bf16x2(both((bf16)(raw[DIM / 2 + d / 16] << 4)), both(BF16_2_POW(120)));
-
-        decode8_e2m1(v, *(const uint32_t *)(raw + d / 2), scale);
+    wgmma_begin();
+#pragma unroll
+    for (int k = 0; k < KEYS / 16; k++) {
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+            wgmma<128>::bf16_ss_n(o[n], p + k * 2,
+                                  v + k * (16 * 128 / 16) + n * (2 * KEYS * 128 / 16),
+                                  k > 0 || keep);
+        if (k == KEYS / 32 - 1)
+            wgmma_commit();
     }
-    return make_uint4(v[0], v[1], v[2], v[3]);
+    wgmma_commit();
+    wgmma_wait<1>();
+    arrive_warp(&smem->empty[b][0]);
+    wgmma_wait<0>();
+    arrive_warp(&smem->empty[b][1]);
 }
 
-/* smem->raw -> smem->key; absent keys are zero. 16 threads a row, eight dims of each 128. */
-static __device__ void decode(const key_list &k, int t, attention_smem *smem)
+/* Probabilities of tile t into smem->p. Thread (g, t) of a warp has rows g and g + 8 of its 16; of
+ * these, keys 8 i + 2 t and 8 i + 2 t + 1. ref: in, of the tile before; out, of this one. */
+static __device__ __forceinline__ void probabilities(float (&s)[32], float scale, int left,
+                                                     bool first, float (&ref)[2], float (&sum)[2],
+                                                     float (&sum_ref)[2], attention_smem *smem,
+                                                     int b)
 {
-#pragma unroll 1
-    for (int m = 0; m < 2; m++) {
-        int r = threadIdx.x / 16 + 32 * m, key = t * KEYS + r;
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane / 4;
+
+    if (left < KEYS)
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            if (i / 4 * 8 + lane % 4 * 2 + i % 2 >= left)
+                s[i] = -INFINITY;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        uint8_t *p = (uint8_t *)smem->p[b][row + 8 * h] + lane % 4 * 4;
+        float top = fmaxf(s[2 * h], s[2 * h + 1]), total = 0;
 
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int d = 128 * i + threadIdx.x % 16 * 8;
-            uint4 v = make_uint4(0, 0, 0, 0);
+        for (int i = 1; i < 8; i++)
+            top = fmaxf(top, fmaxf(s[4 * i + 2 * h], s[4 * i + 2 * h + 1]));
+        top = fmaxf(ceilf(lanes_max(top, 4) * scale), first ? -1e30f : ref[h]);
+        ref[h] = top;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float x = exp2_of(fmaf(s[4 * i + 2 * h], scale, -top));
+            float y = exp2_of(fmaf(s[4 * i + 2 * h + 1], scale, -top));
 
-            if (key < k.n)
-                v = decode_dims(smem->raw[r], d, key < k.n_window);
-            *(uint4 *)&smem->key[r][d] = v;
+            total += x + y;
+            *(uint32_t *)(p + (i ^ row % 8) * 16) = pack_bf16(x, y);
         }
+        sum[h] = fmaf(sum[h], power_of_two(sum_ref[h] - top), total);
+        sum_ref[h] = top;
+        if (lane % 4 == 0)
+            smem->ref[b][row + 8 * h] = top;
     }
 }
 
-/* Wait for tile t, decode it, and have the next one fetched. Not inlined: the loop over scores is
- * unrolled, and ten copies would not fit the instruction cache. */
-static __device__ __noinline__ void next_tile(const kv_layout &l, const key_list &k, int t,
-                                              int n_tiles, attention_smem *smem)
+/* The output to what a tile's probabilities are relative to. */
+static __device__ __forceinline__ void follow(float (&o)[2][64], float (&ref)[2], bool first,
+                                              const attention_smem *smem, int b)
 {
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
-    __syncthreads(); /* raw is there; nobody reads the last tile any more */
-    decode(k, t, smem);
-    __syncthreads();
-    if (t + 1 < n_tiles)
-        fetch(l, k, t + 1, smem);
+    int row = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+    float now[2] = {smem->ref[b][row], smem->ref[b][row + 8]};
+    bool same = now[0] == ref[0] && now[1] == ref[1];
+
+    if (!first && !__all_sync(ALL, same)) {
+        float by[2] = {power_of_two(ref[0] - now[0]), power_of_two(ref[1] - now[1])};
+
+#pragma unroll
+        for (int i = 0; i < 128; i++)
+            o[i / 64][i % 64] *= by[i / 2 % 2];
+    }
+    ref[0] = now[0];
+    ref[1] = now[1];
 }
 
-/* ---- the parts ---- */
-
-/* Queries with rope, rounded. */
-static __device__ void load_queries(const attention_args &a, int64_t row, int head0,
-                                    attention_smem *smem)
+/* Pairs of dims turned back. */
+static __device__ __forceinline__ void turn_back(uint32_t (&w)[4], const float2 *turns)
 {
-    const float *cs = a.cs + row * a.rope;
-    int nope = DIM - a.rope;
-
-#pragma unroll 4
-    for (int i = threadIdx.x; i < HEADS * DIM / 8; i += N_THREADS) {
-        int head = i / (DIM / 8), d = i % (DIM / 8) * 8;
-        uint32_t pair[4] = {0, 0, 0, 0};
-
-        if (head0 + head < a.n_heads)
-            *(uint4 *)pair = ((const uint4 *)a.q)[((row * a.n_heads + head0 + head) * DIM + d) / 8];
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            if (d + 2 * j >= nope) {
-                float x = from_bf((bf16)pair[j]), y = from_bf((bf16)(pair[j] >> 16));
+    for (int i = 0; i < 4; i++) {
+        float2 turn = turns[i];
+        float x = from_bf((bf16)w[i]), y = from_bf((bf16)(w[i] >> 16));
 
-                rotate(&x, &y, cs[d + 2 * j - nope], cs[d + 2 * j + 1 - nope]);
-                pair[j] = (uint32_t)to_bf(x) | (uint32_t)to_bf(y) << 16;
-            }
-        *(uint4 *)&smem->q[head][d] = *(uint4 *)pair;
+        w[i] = pack_bf16(x * turn.x + y * turn.y, y * turn.x - x * turn.y);
     }
 }
 
-/* Scores of the warp's 16 heads and 16 keys of the tile. */
-static __device__ __forceinline__ void score_tile(float (&s)[2][4], const attention_smem *smem,
-                                                  int warp, int lane)
+/* sum: of this warpgroup's tiles, relative to ref. */
+static __device__ __forceinline__ void store_row(const attention_args &a, int64_t item,
+                                                 const attention_smem *smem, const float2 *turns,
+                                                 int n_keys, const float (&o)[2][64],
+                                                 const float (&ref)[2], float (&sum)[2],
+                                                 float (*shared_sum)[HEADS])
 {
-    const bf16 *q = &smem->q[warp % 4 * 16 + lane % 16][lane / 16 * 8];
-    const bf16 *key = &smem->key[warp / 4 * 16 + lane / 16 * 8 + lane % 8][lane / 8 % 2 * 8];
-
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            s[i][e] = 0;
-#pragma unroll 4
-    for (int k = 0; k < DIM; k += 16) {
-        uint32_t x[4], b[4];
-
-        load_matrices(x, q + k);
-        load_matrices(b, key + k);
-        mma(s[0], x, b[0], b[1]);
-        mma(s[1], x, b[2], b[3]);
-    }
-}
-
-/* Probabilities of all tiles into smem->p, their sums and maxima. top: of rows g and g + 8. */
-static __device__ __forceinline__ void probabilities(float (&s)[MAX_TILES][2][4], float scale,
-                                                     int n, int n_tiles, attention_smem *smem,
-                                                     int warp, int lane, float *top, float *total)
-{
-    int g = lane / 4, t = lane % 4, head = warp % 4 * 16 + g, quarter = warp / 4;
-
-    top[0] = top[1] = -1e30f;
-    total[0] = total[1] = 0;
-#pragma unroll
-    for (int tile = 0; tile < MAX_TILES; tile++)
-        if (tile < n_tiles)
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                int key = tile * KEYS + quarter * 16 + i / 4 * 8 + 2 * t + i % 2;
-                float *x = &s[tile][i / 4][i % 4];
-
-                *x = key < n ? *x * scale : -INFINITY;
-                top[i / 2 % 2] = fmaxf(top[i / 2 % 2], *x);
-            }
-    for (int i = 0; i < 2; i++)
-        top[i] = lanes_max(top[i], 4);
-    __syncthreads(); /* q is not read any more */
-    if (t == 0) {
-        smem->top[quarter][head] = top[0];
-        smem->top[quarter][head + 8] = top[1];
-    }
-    __syncthreads();
-    for (int i = 0; i < 2; i++)
-        top[i] = fmaxf(fmaxf(smem->top[0][head + 8 * i], smem->top[1][head + 8 * i]),
-                       fmaxf(smem->top[2][head + 8 * i], smem->top[3][head + 8 * i]));
-#pragma unroll
-    for (int tile = 0; tile < MAX_TILES; tile++)
-        if (tile < n_tiles)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float p0 = expf(s[tile][i / 2][i % 2 * 2] - top[i % 2]);
-                float p1 = expf(s[tile][i / 2][i % 2 * 2 + 1] - top[i % 2]);
-
-                total[i % 2] += p0 + p1;
-                *(uint32_t *)&smem
-                     ->p[head + i % 2 * 8][tile * KEYS + quarter * 16 + i / 2 * 8 + 2 * t] =
-                    (uint32_t)to_bf(p0) | (uint32_t)to_bf(p1) << 16;
-            }
-    for (int i = 0; i < 2; i++) {
-        total[i] += __shfl_xor_sync(ALL, total[i], 1);
-        total[i] += __shfl_xor_sync(ALL, total[i], 2);
-    }
-    if (t == 0) {
-        smem->sum[quarter][head] = total[0];
-        smem->sum[quarter][head + 8] = total[1];
-    }
-    __syncthreads();
-    for (int i = 0; i < 2; i++)
-        total[i] = (smem->sum[0][head + 8 * i] + smem->sum[1][head + 8 * i]) +
-                   (smem->sum[2][head + 8 * i] + smem->sum[3][head + 8 * i]);
-}
-
-/* Output of the warp's 16 heads and 128 dims += probabilities times values of the tile. */
-static __device__ __forceinline__ void value_tile(float (&o)[16][4], const attention_smem *smem,
-                                                  int tile, int warp, int lane)
-{
-    const bf16 *p = &smem->p[warp % 4 * 16 + lane % 16][tile * KEYS + lane / 16 * 8];
-    const bf16 *v = &smem->key[lane % 16][warp / 4 * 128 + lane / 16 * 8];
-
-#pragma unroll
-    for (int k = 0; k < KEYS; k += 16) {
-        uint32_t x[4];
-
-        load_matrices(x, p + k);
-#pragma unroll
-        for (int d = 0; d < 128; d += 16) {
-            uint32_t b[4];
-
-            load_transposed(b, v + k * STRIDE + d);
-            mma(o[d / 8], x, b[0], b[1]);
-            mma(o[d / 8 + 1], x, b[2], b[3]);
-        }
-    }
-}
-
-static __device__ __forceinline__ void store_output(const attention_args &a, int64_t row, int head0,
-                                                    const float *sink, float (&o)[16][4],
-                                                    int n_keys, const float *top,
-                                                    const float *total, int warp, int lane)
-{
-    int g = lane / 4, t = lane % 4, nope = DIM - a.rope;
-    const float *cs = a.cs + row * a.rope;
+    int lane = threadIdx.x % 32, wg = (threadIdx.x - FILLERS) / 128;
+    int row = threadIdx.x / 32 % 4 * 16 + lane / 4;
 
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        int head = head0 + warp % 4 * 16 + g + 8 * h;
-        float den;
-
-        den = head < a.n_heads ? total[h] + expf(sink[head] - top[h]) : 1.0f;
+        sum[h] += __shfl_xor_sync(ALL, sum[h], 1);
+        sum[h] += __shfl_xor_sync(ALL, sum[h], 2);
+        if (lane % 4 == 0)
+            shared_sum[wg][row + 8 * h] = sum[h];
+    }
+    asm volatile("bar.sync 2, 256;" ::: "memory");
 #pragma unroll
-        for (int i = 0; i < 16; i++) {
-            int d = warp / 4 * 128 + 8 * i + 2 * t;
-            float x = n_keys ? bf16_round(o[i][2 * h] / den) : 0;
-            float y = n_keys ? bf16_round(o[i][2 * h + 1] / den) : 0;
+    for (int h = 0; h < 2; h++) {
+        int head = row + 8 * h;
+        float total = shared_sum[0][head] + shared_sum[1][head], by;
+        uint4 *out;
 
-            if (d >= nope)
-                rotate(&x, &y, cs[d - nope], -cs[d - nope + 1]);
-            if (head < a.n_heads)
-                ((uint32_t *)a.o)[((row * a.n_heads + head) * DIM + d) / 2] =
-                    (uint32_t)to_bf(x) | (uint32_t)to_bf(y) << 16;
+        if (head >= a.n_heads)
+            continue;
+        by = n_keys ? KEY_SCALE / (total + exp2_of(smem->sink[head] - ref[h])) : 0;
+        out = (uint4 *)a.o + ((item * a.n_heads + head) * DIM + wg * (DIM / 2)) / 8 + lane % 4;
+#pragma unroll
+        for (int m = 0; m < DIM / 2 / 32; m++) {
+            const float *x = &o[m / 4][m % 4 * 16 + 2 * h]; /* dims 0, 4, 1, 5, ... */
+            uint32_t w[4] = {pack_bf16(x[0] * by, x[4] * by), pack_bf16(x[8] * by, x[12] * by),
+                             pack_bf16(x[1] * by, x[5] * by), pack_bf16(x[9] * by, x[13] * by)};
+
+            if (m >= (DIM / 2 - ROPE) / 32 && wg == 1)
+                turn_back(w, turns + (m - (DIM / 2 - ROPE) / 32) * 16 + lane % 4 * 4);
+            out[m * 4] = make_uint4(w[0], w[1], w[2], w[3]);
         }
+    }
+}
+
+/* ---- the other two warpgroups ---- */
+
+static __device__ void attend(const attention_args &a, int64_t n_items, attention_smem *smem)
+{
+    int wg = (threadIdx.x - FILLERS) / 128, q_phase = 0, count = 0,
+        phase = 0; /* bit b of buffer b */
+    float scale = a.scale * KEY_SCALE * LOG2E;
+
+    for (int64_t item = blockIdx.x; item < n_items; item += gridDim.x, count++) {
+        float o[2][64], s[32], ref[2] = {0, 0}, sum[2] = {0, 0}, sum_ref[2] = {0, 0};
+        int n, n_tiles;
+
+        barrier_wait(&smem->q_full, q_phase);
+        q_phase ^= 1;
+        n = smem->n_keys;
+        n_tiles = (n + KEYS - 1) / KEYS;
+        if (n_tiles <= wg)
+            arrive_warp(&smem->q_empty);
+        if (n_tiles == 0)
+#pragma unroll
+            for (int i = 0; i < 128; i++)
+                o[i / 64][i % 64] = 0;
+        for (int pair = 0; pair < n_tiles; pair += 2) {
+            int mine = pair + wg;
+
+            if (mine < n_tiles) {
+                float new_ref[2] = {ref[0], ref[1]};
+                int row = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+
+                barrier_wait(&smem->full[wg], phase >> wg & 1);
+                scores(s, smem, wg);
+                if (mine + 2 >= n_tiles)
+                    arrive_warp(&smem->q_empty);
+                if (wg == 1) {
+                    barrier_wait(&smem->p_full[0], phase & 1);
+                    new_ref[0] = smem->ref[0][row];
+                    new_ref[1] = smem->ref[0][row + 8];
+                }
+                probabilities(s, scale, n - mine * KEYS, mine == 0, new_ref, sum, sum_ref, smem,
+                              wg);
+                announce(&smem->p_full[wg]);
+            }
+#pragma unroll 1
+            for (int b = 0; b < 2; b++)
+                if (pair + b < n_tiles) {
+                    barrier_wait(&smem->full[b], phase >> b & 1);
+                    barrier_wait(&smem->p_full[b], phase >> b & 1);
+                    phase ^= 1 << b;
+                    follow(o, ref, pair + b == 0, smem, b);
+                    values(o, smem, b, wg, pair + b > 0);
+                }
+        }
+        sum[0] *= power_of_two(sum_ref[0] - ref[0]);
+        sum[1] *= power_of_two(sum_ref[1] - ref[1]);
+        store_row(a, item, smem, smem->turn[count % ROWS_AHEAD], n, o, ref, sum,
+                  smem->sum[count % 2]);
     }
 }
 
 static __global__ __launch_bounds__(N_THREADS, 1) void attention_mma_kernel(
     attention_args a, step st, const __grid_constant__ kv_layout l, const float *sink)
 {
-    extern __shared__ __align__(16) uint8_t bytes[];
+    extern __shared__ __align__(1024) uint8_t bytes[];
     attention_smem *smem = (attention_smem *)bytes;
-    int64_t row = blockIdx.x;
-    int head0 = (int)blockIdx.y * HEADS, warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_tiles;
-    key_list k = keys_of(a, st, l, row);
-    float s[MAX_TILES][2][4], o[16][4], top[2], total[2];
 
-    n_tiles = (k.n + KEYS - 1) / KEYS;
-    find_rows(a, l, k, smem);
-    if (n_tiles > 0)
-        fetch(l, k, 0, smem);
-    load_queries(a, row, head0, smem);
-#pragma unroll
-    for (int t = 0; t < MAX_TILES; t++)
-        if (t < n_tiles) {
-            next_tile(l, k, t, n_tiles, smem);
-            score_tile(s[t], smem, warp, lane);
+    if (threadIdx.x == 0) {
+        for (int b = 0; b < 2; b++) {
+            barrier_init(&smem->full[b], FILLERS / 32);
+            barrier_init(&smem->empty[b][0], 8);
+            barrier_init(&smem->empty[b][1], 8);
+            barrier_init(&smem->p_full[b], 4);
         }
-    if (n_tiles > 0)
-        fetch(l, k, 0, smem);
-    probabilities(s, a.scale, k.n, n_tiles, smem, warp, lane, top, total);
-#pragma unroll
-    for (int i = 0; i < 16; i++)
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            o[i][e] = 0;
-    for (int t = 0; t < n_tiles; t++) {
-        next_tile(l, k, t, n_tiles, smem);
-        value_tile(o, smem, t, warp, lane);
+        barrier_init(&smem->q_full, FILLERS / 32);
+        barrier_init(&smem->q_empty, 8);
     }
-    store_output(a, row, head0, sink, o, k.n, top, total, warp, lane);
+    if (threadIdx.x < HEADS && threadIdx.x < a.n_heads)
+        smem->sink[threadIdx.x] = sink[threadIdx.x] * LOG2E;
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    __syncthreads();
+    if (threadIdx.x < FILLERS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
+        fill(a, st, l, smem);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 192;");
+        attend(a, st.n_rows, smem);
+    }
 }
 
 bool cuda_attention_mma(cuda_impl *c, const attention_args *a)
 {
     const kv_layout *l = a->layout;
-    dim3 grid((unsigned)a->s->n_rows, (unsigned)((a->n_heads + HEADS - 1) / HEADS));
     int most = l->window + (a->draft ? l->max_draft : a->owner >= 0 ? a->topk : 0);
+    int n_blocks = a->s->n_rows < c->n_processors ? a->s->n_rows : c->n_processors;
 
-    if (l->head_dim != DIM || l->ring_row_bytes != RAW_BYTES || l->latent_bytes % 16 ||
-        l->block_bytes % 16 || most > KEYS * MAX_TILES || a->rope % 2)
+    if (l->head_dim != DIM || l->ring_row_bytes != RING_ROW || l->latent_bytes != LATENT ||
+        l->block_bytes % 16 || most > MAX_KEYS || a->rope != ROPE || a->n_heads > HEADS)
         return false;
     for (int i = 0; i < l->n_owners; i++)
         if (l->owner[i].latent_off % 16)
@@ -324,7 +312,7 @@ bool cuda_attention_mma(cuda_impl *c, const attention_args *a)
                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
                                    (int)sizeof(attention_smem)),
               "attention");
-    attention_mma_kernel<<<grid, N_THREADS, sizeof(attention_smem), c->stream>>>(
+    attention_mma_kernel<<<n_blocks, N_THREADS, sizeof(attention_smem), c->stream>>>(
         *a, *a->s, *l, (const float *)a->sink->data);
     cuda_launched(c, "attention");
     return true;
