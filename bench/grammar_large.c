@@ -3,9 +3,8 @@
 
 #include <string.h>
 
-#define CHOICE                                                                                     \
-    "{\"anyOf\":[{\"type\":\"boolean\"},{\"type\":\"null\"},"                                      \
-    "{\"type\":\"string\",\"maxLength\":60}]}"
+static const char choice[] = "{\"anyOf\":[{\"type\":\"boolean\"},{\"type\":\"null\"},"
+                             "{\"type\":\"string\",\"maxLength\":60}]}";
 
 static const char *const kinds[] = {
     "{\"type\":\"string\"}",
@@ -13,7 +12,7 @@ static const char *const kinds[] = {
     "{\"type\":\"string\",\"pattern\":\"^[A-Z]{2}[0-9]{6,12}$\"}",
     "{\"type\":\"array\",\"items\":{\"type\":\"number\"},\"maxItems\":20}",
     "{\"type\":\"string\",\"format\":\"date-time\"}",
-    CHOICE,
+    choice,
     "{\"type\":\"string\",\"enum\":[\"low\",\"medium\",\"high\",\"unknown\"]}",
 };
 
