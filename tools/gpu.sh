@@ -49,6 +49,8 @@ test)
         for tool in memcheck synccheck; do
             run $tool "$sanitizer" --tool $tool --error-exitcode 9 $build/tests/test_kernel_backends
         done
+        run memcheck_engine "$sanitizer" --tool memcheck --error-exitcode 9 \
+            $build/tests/one_answer --model tests/data/models/mini-f --backend cuda --rounds 1
         # racecheck does not see that a bulk copy ends before its barrier lets readers in
         run racecheck "$sanitizer" --tool racecheck --error-exitcode 9 \
             --kernel-name-exclude kernel_substring=gemm_kernel $build/tests/test_kernel_backends
