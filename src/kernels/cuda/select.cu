@@ -7,6 +7,7 @@
  * about k of them. What lies above the bound is chosen from in shared memory. Rows with too many
  * ties for that, and shapes beyond the caps, take several passes over all values instead. */
 #include "kernels/cuda/index.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/order.cuh"
 
 #define PICKERS   512 /* threads of a row */
@@ -73,6 +74,8 @@ static __global__ __launch_bounds__(THREADS) void tops_kernel(select_args a, ste
                                                               candidates filter, candidates out,
                                                               float *tops, int64_t tops_stride)
 {
+    after_previous();
+
     int lane = threadIdx.x % 32;
     int64_t row = a.row0 + blockIdx.y, visible = visible_of(s, l, a.owner, row);
     int64_t n = eligible_of(filter, row, visible);
@@ -450,6 +453,8 @@ static __global__ __launch_bounds__(PICKERS,
                                                           candidates filter, candidates out,
                                                           const float *tops, int64_t tops_stride)
 {
+    after_previous();
+
     int64_t row = a.row0 + blockIdx.x, visible = visible_of(s, l, a.owner, row);
     int64_t n = eligible_of(filter, row, visible);
     bool blocks = has_blocks(visible, out.block, out.max_blocks);
@@ -492,14 +497,11 @@ template <int TILE> static void select_rows(cuda_impl *c, const select_args *a, 
     dim3 grid((unsigned)((chunks + WARPS - 1) / WARPS), (unsigned)a->n);
     float *tops = needs_tops(a) ? c->s.tops : NULL;
 
-    if (tops) {
-        tops_kernel<TILE><<<grid, THREADS, 0, c->stream>>>(
-            *a, *a->s, *a->layout, by_value(a->filter), by_value(a->out), tops, stride);
-        cuda_launched(c, "select");
-    }
-    select_kernel<TILE><<<a->n, PICKERS, 0, c->stream>>>(*a, *a->s, *a->layout, by_value(a->filter),
-                                                         by_value(a->out), tops, stride);
-    cuda_launched(c, "select");
+    if (tops)
+        launch(c, "select", tops_kernel<TILE>, grid, THREADS, 0, *a, *a->s, *a->layout,
+               by_value(a->filter), by_value(a->out), tops, stride);
+    launch(c, "select", select_kernel<TILE>, a->n, PICKERS, 0, *a, *a->s, *a->layout,
+           by_value(a->filter), by_value(a->out), (const float *)tops, stride);
 }
 
 void cuda_select(cuda_impl *c, const select_args *a)
