@@ -77,10 +77,10 @@ void cuda_peak(cuda_impl *c, double *bytes, double *flops)
         return;
     }
     s = seconds(c, [&] {
-        cuda_note(c,
-                  cudaMemcpyAsync(mem + COPY_BYTES, mem, COPY_BYTES, cudaMemcpyDeviceToDevice,
-                                  c->stream),
-                  "measuring");
+        cuda_note(
+            c,
+            cudaMemcpyAsync(mem + COPY_BYTES, mem, COPY_BYTES, cudaMemcpyDeviceToDevice, c->stream),
+            "measuring");
     });
     *bytes = s > 0 ? 2.0 * (double)COPY_BYTES / s : 0;
     out = (float *)mem;
