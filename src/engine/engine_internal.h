@@ -84,7 +84,8 @@ typedef struct choice {
 
     alignas(CACHE_LINE) choice_exec x;
 
-    /* Written by the host while the choice is in no step with a mask; read by both. */
+    /* Written by the host's side (masks.c) while no step with a mask of this choice is in flight;
+     * read by both. */
     uint32_t *mask;        /* [MAX_STEP][words], NULL = no constraint */
     bool masked[MAX_STEP]; /* row has a constraint */
     int n_masked_drafts;   /* drafts that the constraint lets through */
