@@ -431,7 +431,8 @@ static void test_nothing_is_left_behind(void **state)
     assert_int_equal(kv_store_counts(e->kv).blocks_used, 0);
     assert_int_equal(kv_store_counts(e->kv).seqs_used, 0);
     assert_int_equal(kv_store_check(e->kv, NULL), DI_OK);
-    kv_store_clear(e->kv); /* nothing is held by requests that have ended */
+    kv_store_step_planned(e->kv); /* checkpoints of the last plan may go too */
+    kv_store_clear(e->kv);        /* nothing is held by requests that have ended */
     assert_int_equal(kv_store_counts(e->kv).blocks_free, kv_store_counts(e->kv).blocks_total);
     assert_int_equal(kv_store_counts(e->kv).checkpoints, 0);
     assert_true(at_end < at_half + (256u << 10));
