@@ -28,7 +28,7 @@ extern "C" void cuda_note(cuda_impl *c, cudaError_t e, const char *what)
 
 extern "C" void cuda_launched(cuda_impl *c, const char *what)
 {
-    c->n_launches++;
+    (void)c;
     check(cudaGetLastError(), what);
 }
 

@@ -13,6 +13,7 @@
 
 #include <cuda.h>
 
+#include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/wgmma.cuh"
@@ -22,19 +23,9 @@
 
 /* ---- barriers and copies ---- */
 
-static __device__ __forceinline__ uint32_t shared_of(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-static __device__ __forceinline__ void barrier_init(uint64_t *b, int count)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_of(b)), "r"(count));
-}
-
 /* Arrive at the same barrier of block `rank` of the cluster. What this thread has read needs no
  * fence; a release at the cluster's scope would wait for all its memory operations. */
-static __device__ __forceinline__ void barrier_arrive(uint64_t *b, uint32_t rank)
+static __device__ __forceinline__ void barrier_arrive_at(uint64_t *b, uint32_t rank)
 {
     asm volatile("{.reg .b32 r; mapa.shared::cluster.u32 r, %0, %1; "
                  "mbarrier.arrive.shared::cluster.b64 _, [r];}" ::"r"(shared_of(b)),
@@ -52,18 +43,6 @@ static __device__ __forceinline__ void barrier_expect(uint64_t *b, int bytes)
 static __device__ __forceinline__ void cluster_sync(void)
 {
     asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");
-}
-
-static __device__ __forceinline__ void barrier_wait(uint64_t *b, int phase)
-{
-    uint32_t done = 0;
-
-    while (!done)
-        asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
-                     "selp.u32 %0, 1, 0, p;}"
-                     : "=r"(done)
-                     : "r"(shared_of(b)), "r"(phase)
-                     : "memory");
 }
 
 static __device__ __forceinline__ void bulk_copy(void *to, const void *from, int bytes, uint64_t *b)
@@ -93,12 +72,6 @@ static __device__ __forceinline__ void box_copy(void *to, const CUtensorMap *map
                      "l"(map), "r"(column), "r"(row), "r"(shared_of(b)),
                      "h"((uint16_t)((1 << C) - 1))
                      : "memory");
-}
-
-/* B of 64 columns: rows of 128 bytes, 128-byte swizzle. A step of 16 columns adds 2. */
-static __device__ __forceinline__ uint64_t b_descriptor(const void *p)
-{
-    return (uint64_t)((shared_of(p) & 0x3FFFFu) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
 
 /* ---- shape of a kernel ---- */
@@ -466,7 +439,7 @@ static __device__ __forceinline__ void take_panels(uint32_t (&a)[MB][16], const 
 template <int C> static __device__ __forceinline__ void release(gemm_shared *s, int stage)
 {
     if (threadIdx.x % 32 < C)
-        barrier_arrive(&s->empty[stage], threadIdx.x % 32);
+        barrier_arrive_at(&s->empty[stage], threadIdx.x % 32);
 }
 
 /* The sum of the chunks so far, in registers as far as they go, else in shared memory (of this
@@ -545,7 +518,7 @@ static __device__ __forceinline__ int consume(const gemm_job &j, int at, const u
             for (int p = 0; p < j.chunk; p += 2) { /* chunks have an even number of panels */
 #pragma unroll
                 for (int h = 0; h < 2; h++) {
-                    uint64_t b = b_descriptor(xs + r->stage * N * 128);
+                    uint64_t b = matrix_descriptor(xs + r->stage * N * 128);
 
                     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
