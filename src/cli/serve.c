@@ -82,8 +82,8 @@ static opt_result parse(serve_options *o, int argc, char **argv, di_status *st)
         {.name = "recipe", .kind = OPT_CHOICE, .to = &o->recipe, .arg = "WORD",
          .help = "client, or strict: deepseek-recipe to the letter", .choices = recipes},
         {.name = "constraint-policy", .kind = OPT_CHOICE, .to = &o->policy, .arg = "WORD",
-         .help = "keywords that cannot be enforced: follow the request's strict (default), strict, "
-                 "lenient", .choices = policies},
+         .help = "unknown keywords: follow the request (default), strict, lenient",
+         .choices = policies},
         {.name = "log-format", .kind = OPT_CHOICE, .to = &o->log_format, .arg = "WORD",
          .help = "text or json (default: text)", .choices = log_formats},
         {.name = "no-request-log", .kind = OPT_FLAG, .to = &o->no_log,
