@@ -20,8 +20,10 @@ di_test(constrained_test SOURCES ${CMAKE_CURRENT_LIST_DIR}/constrained_test.c
              engine grammar
         LABELS engine TIMEOUT 900)
 
-di_test(grammar_test SOURCES ${CMAKE_CURRENT_LIST_DIR}/grammar_test.c USES base tokenizer grammar
-        LABELS unit thread)
+foreach(name grammar_test cache_test)
+  di_test(${name} SOURCES ${CMAKE_CURRENT_LIST_DIR}/${name}.c ${CMAKE_CURRENT_LIST_DIR}/rig.c
+          USES base tokenizer grammar LABELS unit thread)
+endforeach()
 
 # Names of the library with the wrong version.
 add_library(fake_llguidance SHARED ${CMAKE_CURRENT_LIST_DIR}/fake_llguidance.c)

@@ -1,4 +1,4 @@
-/* Constraints without a model: states, drafts, threads, cache, faults, what is dropped. */
+/* Constraints without a model: states, drafts, threads, faults, what is dropped. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,16 +14,10 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/str.h"
-#include "grammar/grammar.h"
+#include "grammar/rig.h"
 
-#define TOKENIZER "models/tiny/tokenizer.json"
-#define MAX_WALK  200
+#define MAX_WALK 200
 
-static tokenizer *tok;
-static grammar *g;
-static size_t words;
-static int vocab;
-static int32_t eos, think_begin, think_end;
 static uint32_t rng_at;
 
 static uint32_t draw(uint32_t n)
@@ -31,58 +25,9 @@ static uint32_t draw(uint32_t n)
     return n ? philox4x32((philox_block){{rng_at++, 0, 0, 0}}, 5, 6).v[0] % n : 0;
 }
 
-static const char person[] =
-    "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":8},\"age\":{"
-    "\"type\":\"integer\",\"minimum\":0,\"maximum\":150},\"kids\":{\"type\":\"array\",\"items\":{"
-    "\"$ref\":\"#\"},\"maxItems\":2}},\"required\":[\"name\",\"age\"],\"additionalProperties\":"
-    "false}";
-static const char tools[] =
-    "[{\"type\":\"function\",\"function\":{\"name\":\"a\",\"parameters\":{\"type\":\"object\","
-    "\"properties\":{\"q\":{\"type\":\"string\"},\"n\":{\"type\":\"integer\"}},\"required\":[\"q\"]"
-    "}}},{\"type\":\"function\",\"function\":{\"name\":\"ab\",\"parameters\":null}}]";
-
-static grammar_spec spec_of(grammar_kind kind, const char *text)
-{
-    return (grammar_spec){.kind = kind, .text = text, .n = strlen(text)};
-}
-
-static grammar_prog *compiled(grammar_spec spec)
-{
-    grammar_prog *p;
-    di_status st = {0};
-
-    if (grammar_compile(g, &spec, &p, NULL, &st) != DI_OK)
-        fail_msg("%s: %s", spec.text, st.message);
-    return p;
-}
-
-static grammar_state *begun(grammar_prog *p, int32_t last)
-{
-    grammar_state *s;
-
-    assert_int_equal(grammar_state_new(p, &(grammar_start){.last_token = last}, &s, NULL), DI_OK);
-    return s;
-}
-
 static bool in_row(const uint32_t *row, int32_t id)
 {
     return row[id / 32] >> (id % 32) & 1;
-}
-
-/* Whether a whole answer fits, whatever its spelling in tokens. */
-static bool takes(grammar_prog *p, const char *text, bool added)
-{
-    tok_ids ids = {0};
-    grammar_state *s = begun(p, -1);
-    bool ok = true;
-
-    assert_int_equal(tokenizer_encode(tok, text, strlen(text), added, &ids, NULL), DI_OK);
-    for (size_t i = 0; i < ids.n && ok; i++)
-        ok = grammar_accept(s, ids.ids[i]);
-    ok = ok && grammar_can_stop(s);
-    grammar_state_free(s);
-    tok_ids_fini(&ids);
-    return ok;
 }
 
 static void check_fit(grammar_spec spec, const char *const *good, const char *const *bad)
@@ -347,137 +292,6 @@ static void test_rows_are_the_same_on_all_threads_with_and_without_spares(void *
         assert_int_equal(sh.n_wrong, 0);
     }
     walks_fini(&w);
-}
-
-/* ---- cache and background ---- */
-
-static void test_a_constraint_is_compiled_once(void **state)
-{
-    grammar_spec spec = spec_of(GRAMMAR_REGEX, "once( upon)?"), other = spec;
-    grammar_cache_counts before = grammar_get_counts(g), after;
-    grammar_prog *a = compiled(spec), *b = compiled(spec), *c;
-    grammar_detail d;
-
-    (void)state;
-    other.strict = true;
-    c = compiled(other);
-    after = grammar_get_counts(g);
-    assert_ptr_equal(a, b);
-    assert_ptr_not_equal(a, c);
-    assert_int_equal(after.misses - before.misses, 2);
-    assert_int_equal(after.hits - before.hits, 1);
-    grammar_prog_unref(a);
-    grammar_prog_unref(b);
-    grammar_prog_unref(c);
-
-    spec = spec_of(GRAMMAR_REGEX, "(once");
-    for (int i = 0; i < 2; i++) {
-        di_status st = {0};
-
-        assert_int_equal(grammar_compile(g, &spec, &a, &d, &st), DI_E_INVALID);
-        assert_null(a);
-        assert_int_equal(d.fault, GRAMMAR_FAULT_SYNTAX);
-        assert_non_null(strstr(st.message, "unclosed group"));
-    }
-    assert_int_equal(grammar_get_counts(g).misses - after.misses, 1);
-}
-
-static void test_the_cache_drops_what_was_used_least_recently(void **state)
-{
-    const grammar_options opt = {.cache_bytes = (size_t)20 << 20};
-    grammar *small;
-    grammar_cache_counts n;
-    grammar_prog *kept = NULL, *p;
-    char text[40];
-
-    (void)state;
-    assert_int_equal(grammar_new(&small, tok, vocab, &eos, 1, &opt, NULL), DI_OK);
-    for (int i = 0; i < 30; i++) {
-        grammar_spec spec = spec_of(GRAMMAR_REGEX, text);
-
-        snprintf(text, sizeof text, "a{%d}", i + 1);
-        spec.n = strlen(text);
-        assert_int_equal(grammar_compile(small, &spec, &p, NULL, NULL), DI_OK);
-        if (i == 0)
-            kept = p;
-        else
-            grammar_prog_unref(p);
-    }
-    n = grammar_get_counts(small);
-    assert_true(n.evicted >= 20 && n.bytes <= opt.cache_bytes);
-    assert_true(takes(kept, "a", false)); /* who holds one goes on using it */
-    grammar_prog_unref(kept);
-    grammar_free(small);
-}
-
-typedef struct outcome {
-    atomic_int n_done, n_good, n_cancelled;
-} outcome;
-
-static void note(void *arg, grammar_prog *p, const grammar_detail *d, const di_status *st)
-{
-    outcome *o = arg;
-
-    atomic_fetch_add(&o->n_good, p != NULL);
-    atomic_fetch_add(&o->n_cancelled, d->fault == GRAMMAR_FAULT_CANCELLED);
-    assert_true(p || st->code != DI_OK);
-    grammar_prog_unref(p);
-    atomic_fetch_add(&o->n_done, 1); /* last: the test may end now */
-}
-
-static void test_background_compilations_report_once_also_when_cancelled(void **state)
-{
-    enum { N = 40 };
-    static char text[N][60];
-    uint64_t ticket[N];
-    outcome o = {0};
-    grammar *own;
-
-    (void)state;
-    assert_int_equal(grammar_new(&own, tok, vocab, &eos, 1, NULL, NULL), DI_OK);
-    for (int i = 0; i < N; i++) {
-        grammar_spec spec = spec_of(GRAMMAR_REGEX, text[i]);
-
-        snprintf(text[i], sizeof text[i], "[a-z]{1,%d}( x|y){3}", i / 2 + 1);
-        spec.n = strlen(text[i]);
-        assert_int_equal(grammar_compile_start(own, &spec, note, &o, &ticket[i], NULL), DI_OK);
-        if (i % 4 == 3)
-            grammar_cancel(own, ticket[i]);
-    }
-    grammar_cancel(own, 1000000);
-    for (int i = 0; i < 10000 && o.n_done < N; i++)
-        usleep(1000);
-    assert_int_equal(o.n_done, N);
-    assert_int_equal(o.n_good + o.n_cancelled, N);
-    assert_true(o.n_good >= N - N / 4);
-    grammar_free(own);
-
-    /* what still waits when everything ends is cancelled */
-    o = (outcome){0};
-    assert_int_equal(grammar_new(&own, tok, vocab, &eos, 1, NULL, NULL), DI_OK);
-    for (int i = 0; i < N; i++) {
-        grammar_spec spec = spec_of(GRAMMAR_REGEX, text[i]);
-
-        assert_int_equal(grammar_compile_start(own, &spec, note, &o, &ticket[i], NULL), DI_OK);
-    }
-    grammar_free(own);
-    assert_int_equal(o.n_done, N);
-}
-
-static void test_a_state_may_outlive_its_constraints(void **state)
-{
-    grammar_spec spec = spec_of(GRAMMAR_JSON, person);
-    grammar *own;
-    grammar_prog *p;
-    grammar_state *s;
-
-    (void)state;
-    assert_int_equal(grammar_new(&own, tok, vocab, &eos, 1, NULL, NULL), DI_OK);
-    assert_int_equal(grammar_compile(own, &spec, &p, NULL, NULL), DI_OK);
-    s = begun(p, think_end);
-    grammar_prog_unref(p);
-    grammar_free(own);
-    grammar_state_free(s);
 }
 
 /* ---- faults ---- */
@@ -770,62 +584,6 @@ static void test_long_chains_do_not_end_the_process(void **state)
     str_fini(&text);
 }
 
-static void test_running_out_of_memory_is_reported(void **state)
-{
-    const grammar_spec specs[] = {
-        spec_of(GRAMMAR_JSON, person), spec_of(GRAMMAR_TOOL_CALL, tools),
-        spec_of(GRAMMAR_EBNF, "root ::= \"a\" root | [b-d]{2} x\nx ::= \"x\"?")};
-
-    (void)state;
-    for (size_t i = 0; i < ARRAY_LEN(specs); i++) {
-        grammar *own;
-        di_code rc = DI_E_NOMEM;
-        int n = 0;
-
-        assert_int_equal(grammar_new(&own, tok, vocab, &eos, 1, NULL, NULL), DI_OK);
-        assert_int_equal(grammar_prepare(own, NULL), DI_OK);
-        while (rc == DI_E_NOMEM) {
-            grammar_prog *p;
-
-            mem_fail_at((uint64_t)++n);
-            rc = grammar_compile(own, &specs[i], &p, NULL, NULL);
-            mem_fail_at(0);
-            grammar_prog_unref(p);
-        }
-        assert_int_equal(rc, DI_OK);
-        assert_true(n > 5);
-        grammar_free(own);
-    }
-}
-
-static int open_library(void **state)
-{
-    di_status st = {0};
-
-    (void)state;
-    if (tokenizer_load(&tok, TOKENIZER, &st) != DI_OK)
-        fail_msg("%s", st.message);
-    vocab = tokenizer_n_ids(tok);
-    words = ((size_t)vocab + 31) / 32;
-    eos = tokenizer_added_id(tok, "<｜end▁of▁sentence｜>");
-    think_begin = tokenizer_added_id(tok, "<think>");
-    think_end = tokenizer_added_id(tok, "</think>");
-    assert_int_equal(grammar_new(&g, tok, vocab, &eos, 1, NULL, &st), DI_OK);
-    if (grammar_prepare(g, &st) != DI_OK) {
-        printf("skipped: %s\n", st.message);
-        exit(77);
-    }
-    return 0;
-}
-
-static int close_all(void **state)
-{
-    (void)state;
-    grammar_free(g);
-    tokenizer_free(tok);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -834,10 +592,6 @@ int main(void)
         cmocka_unit_test(test_forced_tokens_are_the_only_ones_in_their_rows),
         cmocka_unit_test(test_the_budget_of_reasoning_forces_its_end),
         cmocka_unit_test(test_rows_are_the_same_on_all_threads_with_and_without_spares),
-        cmocka_unit_test(test_a_constraint_is_compiled_once),
-        cmocka_unit_test(test_the_cache_drops_what_was_used_least_recently),
-        cmocka_unit_test(test_background_compilations_report_once_also_when_cancelled),
-        cmocka_unit_test(test_a_state_may_outlive_its_constraints),
         cmocka_unit_test(test_faults_name_their_place),
         cmocka_unit_test(test_patterns_of_javascript_are_dropped_one_by_one),
         cmocka_unit_test(test_the_policy_comes_before_what_a_tool_says),
@@ -847,8 +601,7 @@ int main(void)
         cmocka_unit_test(test_calls_fit_their_tools),
         cmocka_unit_test(test_one_tool_that_cannot_be_compiled_does_not_break_the_others),
         cmocka_unit_test(test_long_chains_do_not_end_the_process),
-        cmocka_unit_test(test_running_out_of_memory_is_reported),
     };
 
-    return cmocka_run_group_tests_name("grammar", tests, open_library, close_all);
+    return cmocka_run_group_tests_name("grammar", tests, rig_open, rig_close);
 }
