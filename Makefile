@@ -22,10 +22,10 @@ release: ## optimised build: build/release/deepinfer, tests and benches
 # PREFIX and DESTDIR as usual: make install PREFIX=/usr DESTDIR=stage
 PREFIX ?= /usr/local
 
-install: ## the program, libdeepinfer with header and pkg-config file, into PREFIX (/usr/local)
-	@tools/setup.sh
-	@$(call BUILD,release,deepinfer deepinfer_static)
-	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)"
+install: ## the program, libdeepinfer with header and pkg-config file, into PREFIX (/usr/local); PRESET=cuda: with the back end for GPUs
+	@tools/setup.sh $(if $(filter cuda,$(PRESET)),--cuda)
+	@$(call BUILD,$(PRESET),deepinfer deepinfer_static $(if $(filter cuda,$(PRESET)),deepinfer_cuda))
+	@DESTDIR="$(DESTDIR)" cmake --install build/$(PRESET) --prefix "$(PREFIX)"
 
 test: ## one build and all tests
 	@tools/setup.sh --test
@@ -53,8 +53,9 @@ soak: ## long runs: N rounds of the one-answer test (1000; goes on where it was)
 	@ctest --test-dir build/release -L soak --output-on-failure
 	@tools/fuzz.sh $${SOAK_S:-600}
 
-cuda: ## compile the CUDA sources for Hopper
-	@tools/cuda.sh
+cuda: ## the program with its back end for Hopper GPUs: build/cuda/deepinfer
+	@tools/setup.sh
+	@tools/cuda.sh deepinfer
 
 gputest: ## on a machine with a Hopper GPU: op tests, golden vectors, batch invariance, memory checks
 	@tools/gpu.sh test

@@ -58,6 +58,9 @@ string(REGEX REPLACE "/$" "" DI_PC_UP "${DI_PC_UP}")
 configure_file(${PROJECT_SOURCE_DIR}/cmake/deepinfer.pc.in ${CMAKE_BINARY_DIR}/deepinfer.pc @ONLY)
 
 install(TARGETS deepinfer RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
+if(DI_CUDA) # where the program looks for it: ../lib
+  install(FILES ${CMAKE_BINARY_DIR}/libdeepinfer_cuda.so DESTINATION lib COMPONENT runtime)
+endif()
 install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime
         FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
