@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/status.h"
@@ -172,7 +173,7 @@ static void test_mending_takes_out_what_was_cut(void **state)
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         char s[16];
 
-        strcpy(s, cases[i][0]);
+        snprintf(s, sizeof s, "%s", cases[i][0]);
         utf8_mend(s);
         assert_string_equal(s, cases[i][1]);
     }
