@@ -214,8 +214,8 @@ void cuda_quantize(cuda_impl *c, const quantize_args *a)
 
 /* ---- Engram ---- */
 
-#define WIDE 16 /* columns of a thread: one read, which counts where the table is in host memory   \
-                 */
+/* Columns of a thread: one read, which counts where the table is in host memory. */
+#define WIDE 16
 
 /* Two threads per 32 columns of a table row: decode (exact), round, Q8. `n` threads. */
 static __global__ void engram_gather_kernel(weight table, engram_gather_args a, int64_t n)
