@@ -2,8 +2,7 @@
  * shared memory, what a launch costs in a graph. Random data; burst (one launch of about 2 ms, the
  * median of nine) and sustained (the same launch back to back for 1.5 s, power-limited) apart.
  *
- *   tools/nvcc.sh -gencode=arch=compute_90a,code=sm_90a -O3 -Ibuild/cuda/inc/kernels
- * bench/cuda_floor.cu Prints CSV: name,case,value,unit. */
+ * Prints CSV: name,case,value,unit. tools/gpu.sh bench builds and runs it. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -177,8 +177,8 @@ struct kernels {
 };
 
 typedef struct kernels_options {
-    const char
-        *backend; /* "auto" or "cpu" (its fastest), "ref", "avx2", "avx512", "cuda" (or "nvidia") */
+    /* "auto" or "cpu" (its fastest), "ref", "avx2", "avx512", "cuda" (or "nvidia") */
+    const char *backend;
     numerics numerics;
     int n_threads; /* 0 = all processors */
     engram_place engram;

@@ -284,7 +284,7 @@ static __global__ __launch_bounds__(N_THREADS, 1) void attention_mma_kernel(
     }
     if (threadIdx.x < HEADS && threadIdx.x < a.n_heads)
         smem->sink[threadIdx.x] = sink[threadIdx.x] * LOG2E;
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    barriers_made();
     __syncthreads();
     if (threadIdx.x < FILLERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");

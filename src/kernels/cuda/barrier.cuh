@@ -14,6 +14,12 @@ static __device__ __forceinline__ void barrier_init(uint64_t *b, int count)
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_of(b)), "r"(count));
 }
 
+/* Copies, and blocks of the cluster, see the barriers that this thread has initialised. */
+static __device__ __forceinline__ void barriers_made(void)
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
 static __device__ __forceinline__ void barrier_arrive(uint64_t *b)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_of(b)) : "memory");

@@ -578,7 +578,7 @@ static __global__ __cluster_dims__(C, 1, 1) __launch_bounds__(
         barrier_init(&s.full[threadIdx.x], 1);
         barrier_init(&s.empty[threadIdx.x], CONSUMERS * 4 * C);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    barriers_made();
     if (C > 1)
         cluster_sync();
     else

@@ -295,7 +295,7 @@ static __global__ __launch_bounds__(GROUP_THREADS,
         barrier_init(&m.full[threadIdx.x], 128);
         barrier_init(&m.empty[threadIdx.x], 8);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    barriers_made();
     __syncthreads();
     if (threadIdx.x < 128) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
