@@ -95,7 +95,7 @@ typedef struct cuda_impl {
     cudaError_t error; /* the first since the last finish */
     const char *where;
     kernel_counters count;
-    bool working; /* since `begun` something was asked for that nobody waited for */
+    enum { SPAN_NONE, SPAN_OPEN, SPAN_ENDED } span; /* of work (table.c) */
     cudaEvent_t begun, ended;
     bool no_graphs;
     cuda_graph graph[CUDA_GRAPHS], *recording;

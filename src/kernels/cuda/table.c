@@ -34,25 +34,49 @@ di_code cuda_error(di_status *st, cudaError_t e, const char *what)
                    "the GPU failed in %s: %s", what, cudaGetErrorString(e));
 }
 
+/* Busy time. Work that is asked for is between `begun` and `ended`; who reads the counters without
+ * having waited for it (copies behind a step) ends the span, too, so that what the host does until
+ * more is asked for does not count. How long it was shows later, when the device has passed its
+ * end.
+ *
+ *   SPAN_NONE -begin-> SPAN_OPEN -counters-> SPAN_ENDED
+ *   SPAN_OPEN, SPAN_ENDED -wait-> SPAN_NONE
+ *   SPAN_ENDED -begin-> SPAN_OPEN: the same one while the device is still at it, else a new one */
+
+static void add_span(cuda_impl *c)
+{
+    float ms = 0;
+
+    if (c->span != SPAN_NONE && cudaEventElapsedTime(&ms, c->begun, c->ended) == cudaSuccess)
+        c->count.busy_ns += (uint64_t)((double)ms * 1e6);
+    c->span = SPAN_NONE;
+}
+
+static void end_span(cuda_impl *c, const char *what)
+{
+    if (c->span == SPAN_OPEN)
+        cuda_note(c, cudaEventRecord(c->ended, c->stream), what);
+}
+
 /* Work is asked for. */
 static void begin(cuda_impl *c)
 {
-    if (!c->working)
+    if (c->span == SPAN_ENDED) {
+        if (cudaEventQuery(c->ended) == cudaSuccess)
+            add_span(c);
+        cudaGetLastError(); /* "not ready" is no error */
+    }
+    if (c->span == SPAN_NONE)
         cuda_note(c, cudaEventRecord(c->begun, c->stream), "an event");
-    c->working = true;
+    c->span = SPAN_OPEN;
 }
 
 /* Wait for all of it, and add up how long that was. */
 static void wait_for_all(cuda_impl *c, const char *what)
 {
-    float ms = 0;
-
-    if (c->working)
-        cuda_note(c, cudaEventRecord(c->ended, c->stream), what);
+    end_span(c, what);
     cuda_note(c, cudaStreamSynchronize(c->stream), what);
-    if (c->working && cudaEventElapsedTime(&ms, c->begun, c->ended) == cudaSuccess)
-        c->count.busy_ns += (uint64_t)((double)ms * 1e6);
-    c->working = false;
+    add_span(c);
 }
 
 static di_code op_finish(kernels *k, di_status *st)
@@ -410,9 +434,15 @@ OP(logprobs, cuda_logprobs, a->n)
 
 static kernel_counters op_counters(const kernels *k)
 {
-    const cuda_impl *c = k->impl;
+    cuda_impl *c = k->impl;
 
-    return c ? c->count : (kernel_counters){0};
+    if (!c)
+        return (kernel_counters){0};
+    if (c->span == SPAN_OPEN) {
+        end_span(c, "an event");
+        c->span = SPAN_ENDED;
+    }
+    return c->count;
 }
 
 static const kernel_ops ops = {
