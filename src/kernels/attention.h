@@ -2,7 +2,9 @@
  *
  * Window keys of this step's rows live in a step-local buffer (kv_rows) in ring format until the
  * layer's attention is done; ring_commit then moves the last of them into the rings. So a prompt
- * chunk may be longer than the ring. */
+ * chunk may be longer than the ring. Where no sequence has more than ring_rows - window rows, none
+ * of them takes the place of a key that another one attends: qkv may put them into the rings, too.
+ */
 #pragma once
 
 #include <stdbool.h>
@@ -23,7 +25,9 @@ typedef struct qkv_args {
     const float *cs; /* [n][rope/2][2] */
     const kv_layout *layout;
     void *qr_q8;
-    uint8_t *kv_rows; /* [n][layout->ring_row_bytes] */
+    uint8_t *kv_rows;   /* [n][layout->ring_row_bytes] */
+    const step *commit; /* of these rows: as ring_commit does into ring `ring`; NULL: not yet */
+    int ring;
 } qkv_args;
 
 /* Multi-query attention over one latent that is key and value at once (spec 4.4):

@@ -67,10 +67,9 @@ void draft_feed(model *m)
                                    .kv_norm = w->kv_norm,
                                    .cs = tail->cs_window,
                                    .layout = &m->layout,
-                                   .kv_rows = m->b.kv_rows});
-        k->ops->ring_commit(
-            k, &(ring_commit_args){
-                   .s = &tail->s, .layout = &m->layout, .ring = layer, .kv_rows = m->b.kv_rows});
+                                   .kv_rows = m->b.kv_rows,
+                                   .commit = &tail->s, /* nobody attends here */
+                                   .ring = layer});
     }
 }
 

@@ -229,6 +229,13 @@ static void index_select(model *m, int layer)
         trace_candidates(m, layer);
 }
 
+/* Whether a layer's window keys go into its rings as soon as they are there: not those of drafts,
+ * which are never kept. */
+static bool commits_at_once(const model *m, int layer)
+{
+    return m->rings_at_once && m->plan.layer[layer].stage < 0;
+}
+
 /* Latent query and window keys. */
 static void project_in(model *m, int layer, const float *cs)
 {
@@ -250,7 +257,9 @@ static void project_in(model *m, int layer, const float *cs)
                                .cs = cs,
                                .layout = &m->layout,
                                .qr_q8 = m->b.qr_q8,
-                               .kv_rows = m->b.kv_rows});
+                               .kv_rows = m->b.kv_rows,
+                               .commit = commits_at_once(m, layer) ? &m->rows.s : NULL,
+                               .ring = layer});
 }
 
 /* Grouped low-rank output projection; its first half reads o unquantised (spec 4.5). */
@@ -309,7 +318,7 @@ void layer_attention(model *m, int layer)
                                            .n_sel = m->b.n_sel,
                                            .topk = c->index_topk,
                                            .o = m->b.o});
-    if (p->stage < 0)
+    if (p->stage < 0 && !m->rings_at_once)
         k->ops->ring_commit(
             k, &(ring_commit_args){
                    .s = &m->rows.s, .layout = &m->layout, .ring = layer, .kv_rows = m->b.kv_rows});

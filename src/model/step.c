@@ -331,7 +331,7 @@ static void start(model *m, int n_rows, int n_seqs, int n_head)
     m->rows.s = m->tail.s = m->kept.s = (step){0};
     step_lay(m, (size_t)n_rows, (size_t)n_seqs, (size_t)n_head);
     m->cut = m->has_vectors = false;
-    m->tail_is_all = true;
+    m->tail_is_all = m->rings_at_once = true;
     m->n_leads = 0;
     m->n_head = 0;
     m->max_pos = 0;
@@ -353,6 +353,8 @@ static void take_rows(model *m, const seq_rows *q)
     if (tail > 0)
         add_seq(&m->tail, q->view, last + 1 - tail, tail, NULL);
     m->tail_is_all = m->tail_is_all && tail == q->n;
+    m->rings_at_once =
+        m->rings_at_once && !m->cut && q->n <= m->layout.ring_rows - m->layout.window;
     for (int j = q->n_logits; j > 0; j--) /* numbered as they are behind the split */
         ((int32_t *)m->head_rows.host)[m->n_head++] = m->kept.s.n_rows - j;
     m->max_pos = last > m->max_pos ? last : m->max_pos;
@@ -444,7 +446,7 @@ void step_open_draft(model *m)
 typedef struct step_key {
     const model *m;
     int64_t max_pos;
-    int32_t kind, n_rows, n_seqs, n_head, image;
+    int32_t kind, n_rows, n_seqs, n_head, image, rings_at_once;
 } step_key;
 
 bool step_replay(model *m, step_kind kind)
@@ -459,5 +461,6 @@ bool step_replay(model *m, step_kind kind)
     key.n_seqs = m->rows.s.n_seqs;
     key.n_head = m->n_head;
     key.image = m->rows.s.image != NULL;
+    key.rings_at_once = m->rings_at_once;
     return m->k->ops->replay(m->k, &key, sizeof key);
 }

@@ -225,6 +225,10 @@ const op_case op_cases[] = {
         .chunk = 7, EXACT),
     SEQ(OP_RING_COMMIT, "longer than the ring", .items = 4, .dim = 64, .cols = 32, .ratio = 1,
         .len = 3, .chunk = 300, EXACT),
+    SEQ(OP_RING_COMMIT, "at once", .items = 9, .dim = 512, .cols = 128, .rope = 64, .ratio = 2,
+        .len = 130, .chunk = 6, .flags = OP_AT_ONCE, ACT_TOL),
+    SEQ(OP_RING_COMMIT, "at once, longer than the ring", .items = 4, .dim = 64, .cols = 32,
+        .rope = 16, .ratio = 1, .len = 3, .chunk = 300, .flags = OP_AT_ONCE, ACT_TOL),
 
     {.op = OP_ROUTE, .name = "384 experts", .items = 300, .n_experts = 384, .k = 6, F32_TOL},
     {.op = OP_ROUTE, .name = "one of five", .items = 17, .n_experts = 5, .k = 1, F32_TOL},

@@ -484,7 +484,10 @@ static void run_once(op_inst *o)
         ops->attention(k, &a->attention);
         break;
     case OP_RING_COMMIT:
-        ops->ring_commit(k, &a->ring_commit);
+        if (o->c->flags & OP_AT_ONCE)
+            ops->qkv(k, &a->qkv);
+        else
+            ops->ring_commit(k, &a->ring_commit);
         break;
     case OP_ROUTE:
         ops->route(k, &a->route);

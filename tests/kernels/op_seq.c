@@ -457,8 +457,24 @@ static void build_attention(op_inst *o)
 
 static void build_ring_commit(op_inst *o)
 {
-    o->args.ring_commit =
-        (ring_commit_args){.s = &o->s, .layout = &o->layout, .kv_rows = random_kv_rows(o)};
+    const op_case *c = o->c;
+    int64_t n = o->s.n_rows;
+
+    if (c->flags & OP_AT_ONCE)
+        o->args.qkv = (qkv_args){
+            .n = (int)n,
+            .dim = c->dim,
+            .rope = c->rope,
+            .eps = 1e-20f,
+            .qkv = op_dev_act(o, op_host_rows(o, "qkv", row_items(o), n, c->dim, 1.0f), n * c->dim),
+            .kv_norm = op_weight(o, "kv_norm", WEIGHT_VEC_BF16, 1, c->dim, false),
+            .cs = op_cs(o, row_items(o), n, c->rope),
+            .layout = &o->layout,
+            .kv_rows = op_dev(o, (size_t)n * o->layout.ring_row_bytes),
+            .commit = &o->s};
+    else
+        o->args.ring_commit =
+            (ring_commit_args){.s = &o->s, .layout = &o->layout, .kv_rows = random_kv_rows(o)};
     add_state_output(o);
 }
 

@@ -534,6 +534,45 @@ static void test_ring_keeps_the_last_rows_of_a_long_chunk(void **state)
     bench_close(&q.b);
 }
 
+/* Drafts behind a full ring: the same state as from ring_commit. */
+static void test_rows_may_go_into_the_ring_at_once(void **state)
+{
+    enum { LEN = 200, N = MAX_DRAFT + 1 };
+    static sequence q;
+    float in[N * DIM];
+    uint16_t one[DIM];
+    uint8_t *before, *after;
+    qkv_args a = {.n = N, .dim = DIM, .rope = ROPE, .eps = 1e-20f, .ring = 1};
+
+    sequence_open(&q, *state, NUMERICS_RELEASE, 1);
+    sequence_step(&q, LEN, N);
+    fill(in, N * DIM, 7);
+    for (int i = 0; i < DIM; i++)
+        one[i] = bf16_from_f32(1);
+    a.qkv = dev_act(&q.b, in, N * DIM);
+    a.kv_norm = load_one(&q.b, WEIGHT_VEC_BF16, one, NULL, 1, DIM);
+    a.cs = angles(&q, q.pos, N);
+    a.layout = &q.l;
+    a.kv_rows = dev(&q.b, N * q.l.ring_row_bytes);
+    before = malloc(2 * q.l.fixed_bytes);
+    assert_non_null(before);
+    after = before + q.l.fixed_bytes;
+    q.b.k->ops->qkv(q.b.k, &a);
+    get_bytes(&q.b, before, q.view.fixed, q.l.fixed_bytes);
+    for (size_t i = 0; i < q.l.fixed_bytes; i++)
+        assert_int_equal(before[i], 0);
+    q.b.k->ops->ring_commit(q.b.k, &(ring_commit_args){&q.s, &q.l, 1, a.kv_rows});
+    get_bytes(&q.b, before, q.view.fixed, q.l.fixed_bytes);
+    memset(after, 0, q.l.fixed_bytes);
+    q.b.k->ops->put(q.b.k, q.view.fixed, after, q.l.fixed_bytes);
+    a.commit = &q.s;
+    q.b.k->ops->qkv(q.b.k, &a);
+    get_bytes(&q.b, after, q.view.fixed, q.l.fixed_bytes);
+    assert_memory_equal(before, after, q.l.fixed_bytes);
+    free(before);
+    bench_close(&q.b);
+}
+
 /* --- the same bits however the tokens are cut into steps ------------------------------------- */
 
 enum { TOKENS = 400 };
@@ -745,6 +784,7 @@ int main(void)
         {"index score formula", test_index_score_formula},
         {"selection equals a plain search", test_selection_equals_a_plain_search},
         {"ring keeps the last rows of a long chunk", test_ring_keeps_the_last_rows_of_a_long_chunk},
+        {"rows may go into the ring at once", test_rows_may_go_into_the_ring_at_once},
         {"steps of any size and forgotten drafts give the same bits",
          test_steps_of_any_size_and_forgotten_drafts_give_the_same_bits},
     };

@@ -93,7 +93,11 @@ static void qkv_job(void *arg, int thread, int n_threads)
 
 void CPU_FN(cpu_qkv)(kernels *k, const qkv_args *a)
 {
+    const ring_commit_args commit = {a->commit, a->layout, a->ring, a->kv_rows};
+
     cpu_run_sized(k, qkv_job, a, (int64_t)a->n * (a->q_rank + a->dim) * 8);
+    if (a->commit)
+        CPU_FN(cpu_ring_commit)(k, &commit);
 }
 
 void CPU_FN(cpu_ring_commit)(kernels *k, const ring_commit_args *a)

@@ -17,8 +17,18 @@ static __device__ float rms_factor(const bf16 *x, int64_t n, float eps)
 
 /* ---- qkv ---- */
 
-/* One block per row. */
-static __global__ void qkv_kernel(qkv_args a, weight q_norm, weight kv_norm, size_t row_bytes)
+/* Where a row of the step lies in its sequence's ring; NULL: behind it come ring_rows others. A
+ * step of one sequence may lack `seq`. */
+static __device__ uint8_t *ring_place(const step &s, const kv_layout &l, int ring, int32_t row)
+{
+    int32_t seq = s.n_seqs > 1 ? s.seq[row] : 0;
+
+    return row < s.row0[seq + 1] - l.ring_rows ? NULL : kv_ring(&l, &s.view[seq], ring, s.pos[row]);
+}
+
+/* One block per row. No rows in `s`: the rings are left alone. */
+static __global__ void qkv_kernel(qkv_args a, weight q_norm, weight kv_norm, step s,
+                                  const __grid_constant__ kv_layout l)
 {
     after_previous();
 
@@ -26,7 +36,8 @@ static __global__ void qkv_kernel(qkv_args a, weight q_norm, weight kv_norm, siz
     int64_t row = blockIdx.x, dim = a.dim, rank = a.q_rank, nope = dim - a.rope;
     const bf16 *in = (const bf16 *)a.qkv + row * (rank + dim);
     const float *cs = a.cs + row * a.rope;
-    uint8_t *out = a.kv_rows + row * row_bytes;
+    uint8_t *out = a.kv_rows + row * l.ring_row_bytes;
+    uint8_t *place = row < s.n_rows ? ring_place(s, l, a.ring, (int32_t)row) : NULL;
     float r;
 
     if (rank > 0) {
@@ -44,21 +55,26 @@ static __global__ void qkv_kernel(qkv_args a, weight q_norm, weight kv_norm, siz
         rotate(&kv[nope + 2 * i], &kv[nope + 2 * i + 1], cs[2 * i], cs[2 * i + 1]);
     __syncthreads();
     for (int64_t i = threadIdx.x; i < dim; i += THREADS) {
-        float s;
-        uint8_t code = q8_code(kv[i], &s);
+        float scale;
+        uint8_t code = q8_code(kv[i], &scale), power = (uint8_t)(__float_as_uint(scale) >> 23);
 
         out[i] = code;
+        if (place)
+            place[i] = code;
         if (i % 32 == 0)
-            out[dim + i / 32] = (uint8_t)(__float_as_uint(s) >> 23);
+            out[dim + i / 32] = power;
+        if (i % 32 == 0 && place)
+            place[dim + i / 32] = power;
     }
 }
 
 void cuda_qkv(cuda_impl *c, const qkv_args *a)
 {
     weight none = {};
+    step left = {};
 
     launch(c, "qkv", qkv_kernel, a->n, THREADS, (size_t)a->dim * sizeof(float), *a,
-           a->q_norm ? *a->q_norm : none, *a->kv_norm, a->layout->ring_row_bytes);
+           a->q_norm ? *a->q_norm : none, *a->kv_norm, a->commit ? *a->commit : left, *a->layout);
 }
 
 /* ---- attention ---- */
@@ -193,21 +209,18 @@ void cuda_attention(cuda_impl *c, const attention_args *a)
 
 /* ---- ring_commit ---- */
 
-/* One warp per row; rows before the last ring_rows of their sequence have no place. A step of one
- * sequence may lack `seq`. */
+/* One warp per row; rows before the last ring_rows of their sequence have no place. */
 static __global__ void ring_commit_kernel(step s, const __grid_constant__ kv_layout l, int ring,
                                           const uint8_t *kv_rows)
 {
     after_previous();
 
     int32_t row = (int32_t)blockIdx.x * WARPS + (int32_t)threadIdx.x / 32, lane = threadIdx.x % 32;
-    int32_t seq = row < s.n_rows && s.n_seqs > 1 ? s.seq[row] : 0;
     const uint8_t *from = kv_rows + (size_t)row * l.ring_row_bytes;
-    uint8_t *to;
+    uint8_t *to = row < s.n_rows ? ring_place(s, l, ring, row) : NULL;
 
-    if (row >= s.n_rows || row < s.row0[seq + 1] - l.ring_rows)
+    if (!to)
         return;
-    to = kv_ring(&l, &s.view[seq], ring, s.pos[row]);
     if (l.ring_row_bytes % 16 == 0)
         for (size_t i = lane; i < l.ring_row_bytes / 16; i += 32)
             ((uint4 *)to)[i] = ((const uint4 *)from)[i];

@@ -40,7 +40,11 @@ static void qkv_job(void *arg, int thread, int n_threads)
 
 void ref_qkv(kernels *k, const qkv_args *a)
 {
+    const ring_commit_args commit = {a->commit, a->layout, a->ring, a->kv_rows};
+
     ref_run(k, qkv_job, a);
+    if (a->commit)
+        ref_ring_commit(k, &commit);
 }
 
 static void latent_decode(const kv_layout *l, float *x, const uint8_t *row)
