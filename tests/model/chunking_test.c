@@ -43,19 +43,21 @@ static void make_prompts(void)
         }
 }
 
-static void open_lab_threads(const char *dir, const char *backend, numerics how, int n_threads)
+static void open_lab_with(rig_options o)
 {
     di_status st = {0};
-    rig_options o = {.dir = dir,
-                     .backend = backend,
-                     .numerics = how,
-                     .n_threads = n_threads,
-                     .max_rows = 256,
-                     .n_seqs = N_SEQS};
 
+    o.max_rows = 256;
+    o.n_seqs = N_SEQS;
     if (!rig_open(&lab, &o, &st))
-        fail_msg("%s on %s: %s", dir, backend, st.message);
+        fail_msg("%s on %s: %s", o.dir, o.backend, st.message);
     make_prompts();
+}
+
+static void open_lab_threads(const char *dir, const char *backend, numerics how, int n_threads)
+{
+    open_lab_with(
+        (rig_options){.dir = dir, .backend = backend, .numerics = how, .n_threads = n_threads});
 }
 
 static void open_lab(const char *dir, const char *backend, numerics how)
@@ -163,6 +165,34 @@ static void test_any_chunks_give_the_same_bits(void **state)
 {
     (void)state;
     for_all(check_chunks);
+}
+
+/* A device finds the rows of an Engram table in its own memory or in pinned host memory. */
+static void check_tables(const char *dir, const char *backend)
+{
+    float *logits[2];
+
+    for (int host = 0; host < 2; host++) {
+        open_lab_with((rig_options){
+            .dir = dir, .backend = backend, .engram = host ? ENGRAM_HOST : ENGRAM_DEVICE});
+        assert_true(lab.cfg->n_engram > 0);
+        logits[host] = new_logits();
+        run_whole(0, logits[host]);
+        if (host)
+            assert_same_rows(logits[0], logits[1], N_TOKENS);
+        rig_close(&lab);
+    }
+    free(logits[0]);
+    free(logits[1]);
+}
+
+static void test_engram_tables_give_the_same_bits_at_any_place(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(models); i++)
+        for (const char *const *name = kernels_available(); *name; name++)
+            if (rig_wants_backend(*name))
+                check_tables(models[i], *name);
 }
 
 /* Several sequences per step, each at its own place, with chunks of changing size; and state that
@@ -468,6 +498,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_chunks_give_the_same_bits),
+        cmocka_unit_test(test_engram_tables_give_the_same_bits_at_any_place),
         cmocka_unit_test(test_company_in_a_step_changes_nothing),
         cmocka_unit_test(test_rejected_drafts_leave_no_trace),
         cmocka_unit_test(test_drafts_do_not_depend_on_company),

@@ -27,8 +27,10 @@ static bool load_compressed(rig *r, const char *dir, di_status *st)
 
 bool rig_open(rig *r, const rig_options *o, di_status *st)
 {
-    kernels_options ko = {
-        .backend = o->backend, .numerics = o->numerics, .n_threads = o->n_threads};
+    kernels_options ko = {.backend = o->backend,
+                          .numerics = o->numerics,
+                          .n_threads = o->n_threads,
+                          .engram = o->engram};
     model_options mo = {.max_seqs = o->n_seqs ? o->n_seqs : 4, .context = RIG_MAX_TOKENS};
     int blocks = mo.max_seqs * (RIG_MAX_TOKENS / KV_BLOCK_TOKENS);
 

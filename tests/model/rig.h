@@ -28,6 +28,7 @@ typedef struct rig_options {
     int n_threads; /* 0 = all */
     int max_rows;  /* 0 = 320 */
     int n_seqs;    /* 0 = 4 */
+    engram_place engram;
 } rig_options;
 
 bool rig_open(rig *r, const rig_options *o, di_status *st);
