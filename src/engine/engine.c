@@ -262,6 +262,7 @@ static di_code open_sched(di_engine *e, di_status *st)
 {
     sched_options o = {.kv = e->kv,
                        .max_rows = e->opt.max_batched_tokens,
+                       .max_logit_rows = ENGINE_PROMPT_LOGITS,
                        .max_seqs = e->opt.max_seqs,
                        .max_draft = e->max_draft,
                        .max_waiting = INT64_MAX, /* bounded where requests come in */

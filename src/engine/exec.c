@@ -233,16 +233,16 @@ void exec_run(di_engine *e, job *j)
 #define MEASURE_US 1e6
 #define N_REPEATS  3
 
-/* Time of a step of `rows` rows, which come as a step with drafts has them, and of a draft round
- * for n sequences; the best of a few runs (of one when that takes long). */
+/* Time of a step of `rows` rows, which come as a step with drafts has them (those that n sequences
+ * have no drafts for: as of prompts, without logits), and of a draft round for n sequences; the
+ * best of a few runs (of one when that takes long). */
 static di_code measure_point(di_engine *e, kv_lease **lease, int n, int rows, double *step_us,
                              double *draft_us, di_status *st)
 {
     exec *x = &e->x;
     di_code rc = DI_OK;
     float *logits;
-
-    int seqs = (rows + x->draft_block) / (1 + x->draft_block);
+    int most = 1 + x->draft_block, seqs = (rows + x->draft_block) / most;
 
     *step_us = *draft_us = 1e30;
     seqs = seqs < n ? seqs : n;
@@ -252,12 +252,12 @@ static di_code measure_point(di_engine *e, kv_lease **lease, int n, int rows, do
         double t0, t1, took, drafting;
 
         for (int i = 0; i < seqs; i++) {
-            int first = rows * i / seqs, last = rows * (i + 1) / seqs;
+            int first = rows * i / seqs, n_rows = rows * (i + 1) / seqs - first;
 
             x->rows[i] = (seq_rows){.view = kv_lease_view(lease[i], 0),
-                                    .n = last - first,
+                                    .n = n_rows,
                                     .token = x->token + first,
-                                    .n_logits = last - first};
+                                    .n_logits = n_rows < most ? n_rows : most};
         }
         for (int i = 0; i < n; i++)
             x->draft[i] = (draft_rows){.view = kv_lease_view(lease[i], 1), .token = 0};

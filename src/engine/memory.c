@@ -48,12 +48,21 @@ static int64_t positions(const di_engine_options *o, int max_draft)
     return o->max_context + 4 * (1 + (int64_t)max_draft);
 }
 
+/* Rows with logits in a step: newest tokens with their drafts and ends of prompts, and a chunk of
+ * prompts whose log-probabilities are asked for. */
+static int logit_rows(const di_engine_options *o, int max_draft)
+{
+    int64_t n = (int64_t)o->max_seqs * (1 + max_draft) + ENGINE_PROMPT_LOGITS;
+
+    return n < o->max_batched_tokens ? (int)n : o->max_batched_tokens;
+}
+
 model_options engine_model_options(const di_engine_options *o, int max_draft, const model_config *c)
 {
     int64_t n = positions(o, max_draft);
 
     return (model_options){.max_rows = o->max_batched_tokens,
-                           .max_logit_rows = o->max_batched_tokens,
+                           .max_logit_rows = logit_rows(o, max_draft),
                            .max_seqs = o->max_seqs,
                            .max_draft = max_draft,
                            .context = n < c->max_context ? n : c->max_context};

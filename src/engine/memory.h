@@ -8,6 +8,10 @@
 #include "model/model.h"
 #include "tokenizer/tokenizer.h"
 
+/* Rows of a step whose logits are prompt log-probabilities, at most: what a step reserves for them.
+ */
+#define ENGINE_PROMPT_LOGITS 512
+
 /* Fill in what `o` leaves at 0 (kv_tokens aside) and check it against the configuration; *max_draft
  * is the longest draft that can be verified. Errors: INVALID. */
 di_code engine_settle(di_engine_options *o, int *max_draft, const model_config *c, di_status *st);

@@ -183,6 +183,7 @@ static di_code init_choice(di_request *r, int idx, const tok_ids *prompt, di_sta
                            .priority = p->priority,
                            .max_len = r->n_prompt + r->max_out,
                            .no_match = p->prompt_logprobs || e->opt.no_prefix_cache,
+                           .all_logits = p->prompt_logprobs,
                            .state = SCHED_OUT};
     if (p->mask) {
         c->mask = mem_try_calloc((size_t)MAX_STEP * (size_t)e->mask_words, sizeof *c->mask);

@@ -363,6 +363,13 @@ static void plan_chunk(sched *s, sched_plan *p, sched_item *it, int budget)
     int64_t at = it->n_done, n = it->n_goal - at, from = whole_from(it), mark;
     sched_part *part;
 
+    if (it->all_logits && s->opt.max_logit_rows > 0) {
+        int left = s->opt.max_logit_rows - p->n_logit_rows;
+
+        budget = budget < left ? budget : left;
+    }
+    if (budget < 1) /* others have all rows of logits */
+        return;
     n = n < budget ? n : budget;
     mark = (at / s->opt.spacing + 1) * s->opt.spacing;
     if (at + n > mark && mark <= from)
@@ -372,6 +379,7 @@ static void plan_chunk(sched *s, sched_plan *p, sched_item *it, int budget)
     part = add_part(p, it, (int)n);
     part->pos = at;
     part->whole_from = from;
+    p->n_logit_rows += it->all_logits ? (int)n : 0;
     it->n_done += n;
     if (it->n_done == it->n_goal) {
         part->sample = !it->sampled;
@@ -506,7 +514,7 @@ static bool settle_all(sched *s)
 
 void sched_next(sched *s, sched_plan *p)
 {
-    p->n_parts = p->n_rows = p->n_loads = p->n_saves = 0;
+    p->n_parts = p->n_rows = p->n_logit_rows = p->n_loads = p->n_saves = 0;
     kv_store_step_planned(s->opt.kv);
     settle_all(s);
     plan_parts(s, p);

@@ -48,6 +48,7 @@ typedef struct sched_item {
     bool frozen_tail; /* caller: the tail counts back from n_prompt also when a preempted item is
                        * recomputed (approximate replay); else from the end of what is recomputed */
     bool no_match;    /* caller: do not start from a hit (prompt log-probabilities) */
+    bool all_logits;  /* caller: every row of its prompt parts needs logits (the same) */
     int priority;     /* caller */
     uint64_t salt;    /* caller: prefix cache; equal salts share */
     int64_t max_len;  /* caller: prompt and output together */
@@ -65,6 +66,7 @@ typedef struct sched_item {
 typedef struct sched_options {
     kv_store *kv;        /* borrowed */
     int max_rows;        /* of a step */
+    int max_logit_rows;  /* of these, rows of items with all_logits; 0 = no limit */
     int max_seqs;        /* running at once */
     int max_draft;       /* drafts that a decode row may carry */
     int64_t max_waiting; /* items */
@@ -106,6 +108,7 @@ typedef struct sched_part {
 typedef struct sched_plan {
     sched_part *part;    /* [max_seqs] */
     int n_parts, n_rows; /* n_rows: the most that the step can have */
+    int n_logit_rows;    /* of items with all_logits */
     kv_copy *load;       /* copies that must run before the step, in this order */
     kv_copy *save;       /* copies that must run after it and before the next */
     int n_loads, n_saves, cap_loads, cap_saves;

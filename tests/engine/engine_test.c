@@ -129,6 +129,33 @@ static void test_decode_and_prefill_give_the_same_log_probabilities(void **state
     teacher_force(MINI_B);
 }
 
+/* A step reserves rows of logits for a part of such prompts; a third prompt shares the steps. */
+static void test_log_probabilities_of_long_prompts_come_in_parts(void **state)
+{
+    di_engine *e = rig_start(
+        MINI_F, (di_engine_options){.max_seqs = 4, .max_batched_tokens = 4096, .draft_tokens = -1});
+    di_request_params p = rig_params(ids, 780, 4), q = rig_params(ids + 200, 700, 4);
+
+    (void)state;
+    rig_seed(6);
+    rig_ids(ids, 1000);
+    p.prompt_logprobs = q.prompt_logprobs = true;
+    rig_submit(e, p, &more[0]);
+    rig_submit(e, q, &more[1]);
+    rig_submit(e, rig_params(ids + 100, 600, 4), &more[2]);
+    rig_wait(e);
+    for (int i = 0; i < 3; i++) {
+        di_engine *small = rig_start(
+            MINI_F,
+            (di_engine_options){.max_seqs = 1, .max_batched_tokens = 100, .draft_tokens = -1});
+
+        rig_ask(small, i == 0 ? p : i == 1 ? q : rig_params(ids + 100, 600, 4), &want);
+        rig_same(&want, &more[i]);
+        rig_close(small);
+    }
+    rig_close(e);
+}
+
 /* A26: neighbours and caches change nothing; choices differ from one another. */
 static void test_a_seeded_request_does_not_see_its_neighbours(void **state)
 {
@@ -518,6 +545,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_prompt_hits_while_the_first_is_still_decoding),
         cmocka_unit_test(test_chunks_of_any_size_give_the_same_bits),
         cmocka_unit_test(test_decode_and_prefill_give_the_same_log_probabilities),
+        cmocka_unit_test(test_log_probabilities_of_long_prompts_come_in_parts),
         cmocka_unit_test(test_a_seeded_request_does_not_see_its_neighbours),
         cmocka_unit_test(test_any_number_of_drafts_rolls_back_at_any_phase_of_the_rings),
         cmocka_unit_test(test_an_end_inside_an_accepted_run_cuts_it_there),

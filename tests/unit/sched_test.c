@@ -78,6 +78,7 @@ static void open_world(world *w, int n_blocks, int max_seqs, int max_rows, int64
     assert_int_equal(kv_store_new(&w->kv, &k, NULL), DI_OK);
     w->opt = (sched_options){.kv = w->kv,
                              .max_rows = max_rows,
+                             .max_logit_rows = 1 + max_rows / 3,
                              .max_seqs = max_seqs,
                              .max_draft = MAX_DRAFT,
                              .max_waiting = N_ACTORS,
@@ -134,13 +135,14 @@ static bool before(const sched_item *a, const sched_item *b)
  */
 static void check_plan(const world *w, const sched_plan *p)
 {
-    int rows = 0;
+    int rows = 0, logits = 0;
 
     assert_true(p->n_parts <= w->opt.max_seqs);
     for (int i = 0; i < p->n_parts; i++) {
         const sched_part *a = &p->part[i];
 
         rows += a->n_rows;
+        logits += !a->decode && a->item->all_logits ? a->n_rows : 0;
         assert_true(a->n_rows >= 1);
         assert_false(a->item->stopped || (a->decode && a->item->blocked));
         assert_true(a->decode || a->pos + a->n_rows == a->item->n_done);
@@ -150,7 +152,7 @@ static void check_plan(const world *w, const sched_plan *p)
             assert_ptr_not_equal(p->part[k].item, a->item);
     }
     assert_int_equal(rows, p->n_rows);
-    assert_true(rows <= w->opt.max_rows);
+    assert_true(rows <= w->opt.max_rows && logits <= w->opt.max_logit_rows);
     assert_true(p->n_loads <= p->cap_loads && p->n_saves <= p->cap_saves);
 }
 
@@ -280,6 +282,7 @@ static void arrive(world *w, int64_t most, int64_t tail, bool frozen)
                            .tail = tail,
                            .frozen_tail = frozen,
                            .salt = 1,
+                           .all_logits = draw(4) == 0,
                            .priority = (int)draw(3),
                            .max_len = n + a->max_out,
                            .state = SCHED_OUT};
