@@ -79,6 +79,7 @@ typedef struct recipe_message {
     size_t n_images;
     const recipe_tool *const *added; /* system only: tools that are declared here */
     size_t n_added;
+    bool keeps; /* system only: stands in the prompt of V4.1 although it is empty */
 } recipe_message;
 
 typedef struct recipe_chat {

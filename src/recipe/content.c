@@ -140,6 +140,27 @@ static bool known_type(const char *s, size_t n)
     return false;
 }
 
+static bool unsupported(reading *rd, const char *path, const char *what)
+{
+    return convert_fail(
+        rd,
+        "%s: You have uploaded an unsupported %s. Please make sure your %s is valid "
+        "and has one of the following formats: webp, png, jpeg, and gif.",
+        path, what, what);
+}
+
+bool content_file_data(reading *rd, const jtree *data, const char *path)
+{
+    static const char mark[] = ";base64,";
+    const char *s = data->text, *body = strstr(s, mark);
+    size_t skip = body ? (size_t)(body - s) + sizeof mark - 1 : 0;
+    bool is_data = starts(s, data->n, "data:");
+
+    if (!is_data || (body && !is_base64(s + skip, data->n - skip)))
+        return convert_fail(rd, "%s: file_data is not a valid base64 data url", path);
+    return !body || known_type(s + 5, strcspn(s + 5, ";")) || unsupported(rd, path, "file");
+}
+
 bool content_image_url(reading *rd, content *c, const jtree *url, const char *detail,
                        const char *path)
 {
@@ -154,12 +175,8 @@ bool content_image_url(reading *rd, content *c, const jtree *url, const char *de
     data = starts(s, url->n, "data:") ? strstr(s, mark) : NULL;
     if (!data)
         return convert_fail(rd, "%s: Unsupported image_url format", path);
-    if (!known_type(s + 5, (size_t)(data - s) - 5))
-        return convert_fail(rd,
-                            "%s: You have uploaded an unsupported image. Please make sure your "
-                            "image is valid and has one of the following formats: webp, png, "
-                            "jpeg, and gif.",
-                            path);
+    if (!known_type(s + 5, strcspn(s + 5, ";")))
+        return unsupported(rd, path, "image");
     data += strlen(mark);
     if (!is_base64(data, url->n - (size_t)(data - s)))
         return convert_fail(rd, "%s: Invalid base64 data", path);

@@ -66,6 +66,12 @@ static void put_place(const place *at, str *out)
         str_printf(out, "[%zu]", at->idx);
 }
 
+static void note_place(recipe_error *e, const str *where)
+{
+    if (!e->status && where->len < sizeof e->place)
+        snprintf(e->place, sizeof e->place, "%s", str_text(where));
+}
+
 bool parse_fail(reading *rd, const place *at, const char *fmt, ...)
 {
     char text[300];
@@ -76,25 +82,38 @@ bool parse_fail(reading *rd, const place *at, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     put_place(at, &where);
+    note_place(rd->e, &where);
     recipe_fail(rd->e, 400, "%s: %s", where.len ? str_text(&where) : "request body", text);
     rd->e->parse = true;
-    if (where.len < sizeof rd->e->place)
-        snprintf(rd->e->place, sizeof rd->e->place, "%s", str_text(&where));
     str_fini(&where);
     return false;
 }
 
-/* The recipe's wording of a value out of its range names the field in one of two ways. */
-static void note_field(recipe_error *e, const char *text)
+/* Some of the recipe's texts name the place; others are of the member that is being read. */
+static void note_field(reading *rd, const char *text)
 {
-    char name[sizeof e->place];
+    char name[sizeof rd->e->place];
+    str where = {0};
     int n = 0;
 
-    if (e->status)
-        return;
-    if ((sscanf(text, "Invalid %63[a-z_] value%n", name, &n) == 1 && n > 0) ||
-        (sscanf(text, "Invalid '%63[^']'%n", name, &n) == 1 && n > 0))
-        snprintf(e->place, sizeof e->place, "%s", name);
+    if (sscanf(text, "Invalid '%63[^']'%n", name, &n) == 1 && n > 0)
+        str_puts(&where, name);
+    else
+        put_place(&rd->at, &where);
+    note_place(rd->e, &where);
+    str_fini(&where);
+}
+
+bool reading_at(reading *rd, const char *member)
+{
+    rd->at = (place){.text = member};
+    return true;
+}
+
+bool reading_item(reading *rd, const char *member, size_t idx)
+{
+    rd->at = (place){.text = member, .idx = idx, .has_idx = true};
+    return true;
 }
 
 bool convert_fail(reading *rd, const char *fmt, ...)
@@ -105,7 +124,7 @@ bool convert_fail(reading *rd, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    note_field(rd->e, text);
+    note_field(rd, text);
     return recipe_fail(rd->e, 400, "%s", text);
 }
 
@@ -140,9 +159,6 @@ static bool all_strings(const jtree *t)
 /* Is t of the kind? NULL or what it must be. */
 static const char *wrong_kind(const field *f, const jtree *t)
 {
-    bool integer =
-        t->type == JSON_NUMBER && t->kind != JTREE_REAL && (t->kind == JTREE_U64 || t->i64 >= 0);
-
     switch (f->kind) {
     case FIELD_STRING:
     case FIELD_WORD:
@@ -152,7 +168,7 @@ static const char *wrong_kind(const field *f, const jtree *t)
     case FIELD_REAL:
         return t->type == JSON_NUMBER ? NULL : "must be a number";
     case FIELD_UINT:
-        return integer && t->u64 <= f->max ? NULL : "must be a non-negative integer in its range";
+        return jtree_is_uint(t, f->max) ? NULL : "must be a non-negative integer in its range";
     case FIELD_ARRAY:
         return t->type == JSON_ARRAY ? NULL : "must be a list";
     case FIELD_OBJECT:
@@ -168,15 +184,44 @@ static const char *wrong_kind(const field *f, const jtree *t)
     return NULL;
 }
 
-static bool check_field(reading *rd, const field *f, const place *at, const jtree *t)
+/* 1.0 and 1e3 are integers to many clients' languages: such a number as an integer, else t. */
+static const jtree *as_integer(reading *rd, const jtree *t)
+{
+    jtree *n;
+    int64_t v;
+
+    if (t->type != JSON_NUMBER || t->kind != JTREE_REAL || !jtree_whole(t, &v))
+        return t;
+    n = take_memory(rd, 1, sizeof *n);
+    if (!n)
+        return NULL;
+    *n = *t;
+    n->kind = JTREE_I64;
+    n->i64 = v;
+    return n;
+}
+
+/* In mode STRICT the shapes have been checked (shape.c): what is of the wrong kind here belongs to
+ * another variant of its object, and is as good as absent. */
+static bool check_field(reading *rd, const field *f, const place *at, const jtree **t)
 {
     const place here = {.text = f->key, .in = at};
-    const char *wrong = wrong_kind(f, t);
+    const char *wrong;
 
+    if (f->kind == FIELD_UINT && !rd->strict) {
+        *t = as_integer(rd, *t);
+        if (!*t)
+            return false;
+    }
+    wrong = wrong_kind(f, *t);
+    if (rd->strict && (wrong || (f->kind == FIELD_WORD && word_index(*t, f->words) < 0))) {
+        *t = NULL;
+        return true;
+    }
     if (wrong)
         return parse_fail(rd, &here, "%s", wrong);
-    if (f->kind == FIELD_WORD && word_index(t, f->words) < 0)
-        return unknown_word(rd, &here, t, f->words);
+    if (f->kind == FIELD_WORD && word_index(*t, f->words) < 0)
+        return unknown_word(rd, &here, *t, f->words);
     return true;
 }
 
@@ -200,7 +245,7 @@ bool fields_read(reading *rd, const jtree *t, const place *at, const field *fiel
     for (size_t i = 0; i < n; i++) {
         const place here = {.text = fields[i].key, .in = at};
 
-        if (out[i] && out[i]->type != JSON_NULL && !check_field(rd, &fields[i], at, out[i]))
+        if (out[i] && out[i]->type != JSON_NULL && !check_field(rd, &fields[i], at, &out[i]))
             return false;
         if (!out[i] && (fields[i].flags & FIELD_REQUIRED))
             return parse_fail(rd, &here, "is missing");

@@ -289,6 +289,28 @@ double jtree_real(const jtree *t)
     return t->real;
 }
 
+bool jtree_is_uint(const jtree *t, uint64_t max)
+{
+    return t->type == JSON_NUMBER && t->kind != JTREE_REAL &&
+           (t->kind == JTREE_U64 || t->i64 >= 0) && t->u64 <= max;
+}
+
+bool jtree_whole(const jtree *t, int64_t *out)
+{
+    const double exact = 9007199254740992; /* 2^53 */
+
+    if (t->type != JSON_NUMBER || t->kind == JTREE_U64)
+        return false;
+    if (t->kind == JTREE_REAL) {
+        if (!(fabs(t->real) <= exact) || t->real != floor(t->real))
+            return false;
+        *out = (int64_t)t->real;
+        return true;
+    }
+    *out = t->i64;
+    return true;
+}
+
 static bool same_members(const jtree *a, const jtree *b)
 {
     const jtree *y = b->child;

@@ -56,6 +56,13 @@ bool jtree_is(const jtree *t, const char *want);
 /* Value of a number. */
 double jtree_real(const jtree *t);
 
+/* True for an integer from 0 to max that is written as one. */
+bool jtree_is_uint(const jtree *t, uint64_t max);
+
+/* The integer that t is, also when it is written as 1.0 or 1e3; false when it is none, or beyond
+ * what a double holds exactly and written so. */
+bool jtree_whole(const jtree *t, int64_t *out);
+
 /* True when both are the same JSON value; objects compare without regard to order. */
 bool jtree_equal(const jtree *a, const jtree *b);
 

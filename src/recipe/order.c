@@ -118,14 +118,15 @@ static bool joins_nothing(const message_order *o, const recipe_message *m)
 di_code message_order_init(message_order *o, const recipe_chat *c, di_status *st)
 {
     *o = (message_order){0};
-    o->message = mem_try_calloc(c->n, sizeof *o->message);
-    o->head = mem_try_calloc(c->n, sizeof *o->head);
+    o->message = mem_try_calloc(c->n + 1, sizeof *o->message);
+    o->head = mem_try_calloc(c->n + 1, sizeof *o->head);
     if (!o->message || !o->head)
         goto no_memory;
     for (size_t i = 0; i < c->n; i++) {
         const recipe_message *m = &c->message[i];
 
-        if (m->role == RECIPE_SYSTEM && m->n_content == 0 && m->n_added == 0)
+        if (m->role == RECIPE_SYSTEM && m->n_content == 0 && m->n_added == 0 &&
+            !(m->keeps && c->family == RECIPE_V41))
             continue;
         if (m->role == RECIPE_SYSTEM && c->family == RECIPE_V4)
             o->head[o->n_head++] = m;

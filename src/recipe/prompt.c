@@ -226,12 +226,22 @@ static void effort_line(printer *r)
                n);
 }
 
+static void added_tools(printer *r, const recipe_message *m)
+{
+    text(r, "\n\n### Updated Tool Schemas\n\n");
+    for (size_t i = 0; i < m->n_added; i++) {
+        if (i)
+            text(r, "\n");
+        tool_line(r, m->added[i]);
+    }
+}
+
 /* Up to the first message that is no system message; returns how many of o->message it used. */
 static size_t head_v41(printer *r, const message_order *o)
 {
-    bool first = o->n && o->message[0]->role == RECIPE_SYSTEM && o->message[0]->n_added == 0;
+    bool first = o->n && o->message[0]->role == RECIPE_SYSTEM;
 
-    if (r->c->thinking) {
+    if (r->c->thinking && (o->n || needs_system(r))) {
         control(r, TOK_SYSTEM);
         effort_line(r);
     }
@@ -242,6 +252,8 @@ static size_t head_v41(printer *r, const message_order *o)
     if (first)
         content(r, o->message[0]);
     head_blocks(r);
+    if (first && o->message[0]->n_added)
+        added_tools(r, o->message[0]);
     return first ? 1 : 0;
 }
 
@@ -342,16 +354,6 @@ static void prefix(printer *r, const recipe_message *m, bool first)
     content(r, m);
 }
 
-static void added_tools(printer *r, const recipe_message *m)
-{
-    text(r, "\n\n### Updated Tool Schemas\n\n");
-    for (size_t i = 0; i < m->n_added; i++) {
-        if (i)
-            text(r, "\n");
-        tool_line(r, m->added[i]);
-    }
-}
-
 static void message(printer *r, const recipe_message *m, const recipe_message *before)
 {
     switch (m->role) {
@@ -393,9 +395,7 @@ static void tail(printer *r)
 
 static di_code check(const recipe_chat *c, di_status *st)
 {
-    if (c->n == 0)
-        return di_fail(st, DI_E_INVALID, "Empty input messages");
-    if (c->prefix && c->message[c->n - 1].role != RECIPE_ASSISTANT)
+    if (c->prefix && (c->n == 0 || c->message[c->n - 1].role != RECIPE_ASSISTANT))
         return di_fail(st, DI_E_INVALID,
                        "Invalid completion message: prefix set true with message which is not "
                        "final message or message role is not assistant");

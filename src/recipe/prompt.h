@@ -29,8 +29,8 @@ bool recipe_starts_in_reasoning(const recipe_chat *c);
 int32_t recipe_call_id(const tokenizer *t, int n_ids);
 
 /* Render into *out, which is emptied first. replay: calls that it knows are printed as they were
- * sampled; NULL = none. Errors: INVALID (no message at all; `prefix` without an assistant's message
- * at the end), NOMEM. */
+ * sampled; NULL = none. Errors: INVALID (`prefix` without an assistant's message at the end),
+ * NOMEM. */
 di_code recipe_render(const recipe_chat *c, recipe_replay *replay, recipe_prompt *out,
                       di_status *st);
 

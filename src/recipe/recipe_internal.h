@@ -5,6 +5,14 @@
 #include "base/map.h"
 #include "recipe/request.h"
 
+/* Where a value stands, for messages: "messages" 3 "content" 0 -> messages[3].content[0]. */
+typedef struct place {
+    const char *text;
+    size_t idx;
+    bool has_idx;
+    const struct place *in;
+} place;
+
 /* One reading of a body. */
 typedef struct reading {
     recipe_request *q;
@@ -12,6 +20,7 @@ typedef struct reading {
     recipe_error *e;
     arena *mem;
     bool strict;                /* mode STRICT */
+    place at;                   /* the member that is being read, for errors that name none */
     const recipe_tool **loaded; /* tools that a tool_reference or tool_addition names */
     recipe_image *image;
     size_t cap_images;
@@ -46,14 +55,6 @@ typedef struct field {
     const char *const *words; /* NULL-terminated */
 } field;
 
-/* Where a value stands, for messages: "messages" 3 "content" 0 -> messages[3].content[0]. */
-typedef struct place {
-    const char *text;
-    size_t idx;
-    bool has_idx;
-    const struct place *in;
-} place;
-
 /* Check the members of `t` against n fields; out[i] is the value of fields[i], NULL when absent or
  * null. Unknown members are ignored. False: a parse error is set. */
 bool fields_read(reading *rd, const jtree *t, const place *at, const field *fields, size_t n,
@@ -62,6 +63,11 @@ bool fields_read(reading *rd, const jtree *t, const place *at, const field *fiel
 /* Set a parse error "PLACE: ..." (status 400). Returns false. */
 bool parse_fail(reading *rd, const place *at, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Errors from here on are of this member of the body, or of its entry `idx`. Return true, for the
+ * convenience of callers. */
+bool reading_at(reading *rd, const char *member);
+bool reading_item(reading *rd, const char *member, size_t idx);
 
 /* Set a semantic error (status 400). Returns false. */
 bool convert_fail(reading *rd, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -77,6 +83,11 @@ void *take_memory(reading *rd, size_t count, size_t size);
 const char *take_str(reading *rd, str *s, size_t *n);
 
 bool is_true(const jtree *t);
+
+/* ---- shape.c ---- */
+
+/* Mode STRICT: check the types of the whole body. False: a parse error is set. */
+bool shape_check(reading *rd, const jtree *body);
 
 /* ---- content.c ---- */
 
@@ -106,6 +117,8 @@ bool content_image_url(reading *rd, content *c, const jtree *url, const char *de
                        const char *path);
 /* The same for Messages: http(s), in mode CLIENT also data URLs. */
 bool content_web_image(reading *rd, content *c, const jtree *url, const char *path);
+/* The first checks of the file_data of a file; content_image_url has the others. */
+bool content_file_data(reading *rd, const jtree *data, const char *path);
 
 bool is_base64(const char *s, size_t n);
 
@@ -254,5 +267,12 @@ extern const field_list chat_fields, responses_fields, messages_fields;
 bool request_read_chat(reading *rd, const jtree *body);
 bool request_read_responses(reading *rd, const jtree *body);
 bool request_read_messages(reading *rd, const jtree *body);
+
+/* ---- messages_turns.c ---- */
+
+/* "system" (NULL = absent) and "messages" of a Messages body -> q->chat.message. `tools` are those
+ * that its blocks may refer to. */
+bool messages_read_turns(reading *rd, const jtree *system, const jtree *list,
+                         const tool_list *tools);
 
 extern const char *const thinking_words[], *const effort_words[], *const detail_words[];

@@ -85,7 +85,6 @@ static const char *const role_words[] = {"system",          "user",      "assist
                                          "latest_reminder", "developer", NULL};
 static const recipe_role roles[] = {RECIPE_SYSTEM, RECIPE_USER,     RECIPE_ASSISTANT,
                                     RECIPE_TOOL,   RECIPE_REMINDER, RECIPE_SYSTEM};
-#define ROLE_DEVELOPER 5
 
 static const field message_fields[N_MESSAGE] = {
     [M_ROLE] = {"role", FIELD_WORD, FIELD_REQUIRED, 0, role_words},
@@ -123,7 +122,7 @@ static bool read_image(reading *rd, const jtree *image, const place *at, content
            content_image_url(rd, c, f[I_URL], f[I_DETAIL] ? f[I_DETAIL]->text : "high", path);
 }
 
-static bool read_file(reading *rd, const jtree *const *f, content *c, size_t idx)
+static bool read_file(reading *rd, const jtree *const *f, recipe_role role, content *c, size_t idx)
 {
     const char *path = take_printf(rd, ".messages[%zu]", idx);
 
@@ -136,6 +135,10 @@ static bool read_file(reading *rd, const jtree *const *f, content *c, size_t idx
                             path);
     if (!f[P_FILE_DATA])
         return convert_fail(rd, "%s: file must have a file_id or file_data", path);
+    if (!content_file_data(rd, f[P_FILE_DATA], path))
+        return false;
+    if (role == RECIPE_ASSISTANT)
+        return convert_fail(rd, "Image in assistant message is not supported");
     return content_image_url(rd, c, f[P_FILE_DATA], "high", path);
 }
 
@@ -159,10 +162,10 @@ static bool read_part(reading *rd, const jtree *t, const place *at, recipe_role 
     default:
         if (content_blind(rd, c))
             return true;
+        if (kind == 2)
+            return read_file(rd, f, role, c, idx);
         if (role == RECIPE_ASSISTANT)
             return convert_fail(rd, "Image in assistant message is not supported");
-        if (kind == 2)
-            return read_file(rd, f, c, idx);
         if (!f[P_IMAGE])
             return parse_fail(rd, at, "image_url is missing");
         return read_image(rd, f[P_IMAGE], at, c, idx);
@@ -205,8 +208,6 @@ static bool read_call(reading *rd, const jtree *t, const place *at, recipe_call 
     if (!fields_read(rd, t, at, fields, N_CALL, f) ||
         !fields_read(rd, f[C_FUNCTION], &inner, parts, N_FUNCTION, g))
         return false;
-    if (rd->strict && !f[C_TYPE])
-        return parse_fail(rd, at, "type is missing");
     return call_fill(rd, call, f[C_ID], g[C_NAME], g[C_ARGUMENTS]);
 }
 
@@ -258,8 +259,6 @@ static bool read_message(reading *rd, const jtree *t, const place *at, recipe_me
     if (!fields_read(rd, t, at, message_fields, N_MESSAGE, f))
         return false;
     role = word_index(f[M_ROLE], role_words);
-    if (role == ROLE_DEVELOPER && rd->strict)
-        return parse_fail(rd, at, "role developer is not known");
     m->role = roles[role];
     if (!f[M_CONTENT] && m->role != RECIPE_ASSISTANT)
         return parse_fail(rd, at, "content must be a string or a list");
@@ -282,6 +281,7 @@ static bool check_prefix(reading *rd, size_t n_tools, recipe_format format)
 
     if (!c->prefix)
         return true;
+    reading_item(rd, "messages", c->n - 1);
     for (size_t i = 0; i < c->n; i++)
         calls = calls || c->message[i].n_call || c->message[i].role == RECIPE_TOOL;
     if (calls)
@@ -289,6 +289,30 @@ static bool check_prefix(reading *rd, size_t n_tools, recipe_format format)
     if (format == RECIPE_FORMAT_JSON_OBJECT)
         return convert_fail(rd, "response_format json_object should not be used with prefix");
     return true;
+}
+
+/* The k-th message behind the calls of message[i]: a result of one of them. */
+static bool check_result(reading *rd, size_t i, size_t k, id_set *calls)
+{
+    const recipe_chat *c = &rd->q->chat;
+    const recipe_message *m = &c->message[i + k];
+    const call_ref *ref;
+
+    if (i + k >= c->n || m->role != RECIPE_TOOL)
+        return convert_fail(rd, "An assistant message with 'tool_calls' must be followed by tool "
+                                "messages responding to each 'tool_call_id'. (insufficient tool "
+                                "messages following tool_calls message)");
+    reading_item(rd, "messages", i + k);
+    ref = id_set_find(calls, m->call_id, m->n_call_id);
+    if (ref && ref->taken)
+        return convert_fail(rd, "Duplicate value for 'tool_call_id' of %s in message[%zu]",
+                            m->call_id, i + k);
+    return id_set_take(calls, m->call_id, m->n_call_id) ||
+           convert_fail(rd,
+                        "An assistant message with 'tool_calls' must be followed by tool "
+                        "messages responding to each 'tool_call_id', The following "
+                        "tool_call_ids did not have response messages: %s",
+                        m->call_id);
 }
 
 /* The results behind the calls of message[i]: as many as there are calls, each for one of them. */
@@ -304,17 +328,7 @@ static bool check_results(reading *rd, size_t i)
             ok = convert_fail(rd, "Duplicate value for 'tool_call_id' of %s in message[%zu]",
                               m->call[k].id, i);
     for (size_t k = 1; ok && k <= m->n_call; k++)
-        if (i + k >= c->n || m[k].role != RECIPE_TOOL)
-            ok = convert_fail(rd, "An assistant message with 'tool_calls' must be followed by tool "
-                                  "messages responding to each 'tool_call_id'. (insufficient tool "
-                                  "messages following tool_calls message)");
-    for (size_t k = 1; ok && k <= m->n_call; k++)
-        if (!id_set_take(&set, m[k].call_id, m[k].n_call_id))
-            ok = convert_fail(rd,
-                              "An assistant message with 'tool_calls' must be followed by tool "
-                              "messages responding to each 'tool_call_id', The following "
-                              "tool_call_ids did not have response messages: %s",
-                              m[k].call_id);
+        ok = check_result(rd, i, k, &set);
     id_set_fini(&set);
     return ok;
 }
@@ -324,6 +338,7 @@ static bool check_calls(reading *rd)
     const recipe_chat *c = &rd->q->chat;
 
     for (size_t i = 0; i < c->n; i++) {
+        reading_item(rd, "messages", i);
         if (c->message[i].role == RECIPE_TOOL)
             return convert_fail(rd, "Messages with role 'tool' must be a response to a preceding "
                                     "message with 'tool_calls'");
@@ -346,6 +361,7 @@ static bool read_messages(reading *rd, const jtree *list)
         return convert_fail(rd, "Empty input messages");
     c->message = m;
     for (const jtree *v = list->child; v; v = v->next, at.idx++) {
+        reading_item(rd, "messages", at.idx);
         if (c->prefix)
             return convert_fail(rd, "Invalid completion message: prefix set true with message "
                                     "which is not final message or message role is not assistant");
@@ -443,8 +459,9 @@ static bool read_choice(reading *rd, const jtree *t, tool_choice *c)
 static bool read_schema(reading *rd, const jtree *t, const place *at, answer_format *f)
 {
     enum { S_SCHEMA, S_STRICT, N_SCHEMA };
-    static const field fields[N_SCHEMA] = {{"schema", FIELD_ANY, FIELD_REQUIRED, 0, NULL},
-                                           {"strict", FIELD_BOOL, 0, 0, NULL}};
+    static const field fields[N_SCHEMA] = {
+        {"schema", FIELD_ANY, FIELD_REQUIRED | FIELD_NULL, 0, NULL},
+        {"strict", FIELD_BOOL, 0, 0, NULL}};
     const place here = {.text = "json_schema", .in = at};
     const jtree *g[N_SCHEMA];
 
@@ -483,8 +500,6 @@ static bool read_format(reading *rd, const jtree *t, answer_format *f)
         return f->text || parse_fail(rd, &at, "regex is missing");
     case RECIPE_FORMAT_EBNF:
         f->text = g[R_GRAMMAR];
-        if (rd->strict)
-            return parse_fail(rd, &at, "type ebnf is not known");
         return f->text || parse_fail(rd, &at, "grammar is missing");
     case RECIPE_FORMAT_TEXT:
     case RECIPE_FORMAT_JSON_OBJECT:
@@ -560,6 +575,7 @@ static bool read_streaming(reading *rd, const jtree *const *f)
 {
     rd->q->stream = is_true(f[F_STREAM]);
     rd->q->include_usage = is_true(jtree_get(f[F_STREAM_OPTIONS], "include_usage"));
+    reading_at(rd, "stream_options");
     if (f[F_STREAM_OPTIONS] && !rd->q->stream)
         return convert_fail(rd, "stream_options should be set along with stream = true");
     return true;
@@ -569,6 +585,7 @@ static bool check_json_word(reading *rd, const answer_format *f)
 {
     if (f->format != RECIPE_FORMAT_JSON_OBJECT || settings_json_word(&rd->q->chat))
         return true;
+    reading_at(rd, "messages");
     return convert_fail(rd, "Prompt must contain the word 'json' in some form to use "
                             "'response_format' of type 'json_object'.");
 }
@@ -585,15 +602,18 @@ bool request_read_chat(reading *rd, const jtree *body)
     recipe_request *q = rd->q;
 
     if (!fields_read(rd, body, NULL, body_fields, N_FIELDS, f) || !read_thinking(rd, f) ||
-        !read_tools(rd, f[F_TOOLS], &tools) || !read_choice(rd, f[F_TOOL_CHOICE], &choice) ||
-        !read_format(rd, f[F_FORMAT], &format) || !check_stop_shape(rd, f[F_STOP]) ||
+        !reading_at(rd, "tools") || !read_tools(rd, f[F_TOOLS], &tools) ||
+        !read_choice(rd, f[F_TOOL_CHOICE], &choice) || !read_format(rd, f[F_FORMAT], &format) ||
+        !check_stop_shape(rd, f[F_STOP]) ||
         !format_extras(rd, f[F_STRUCTURED], f[F_REGEX], f[F_EBNF], &format))
         return false;
     if (!settings_model(rd, f[F_MODEL]) || !check_names(rd, &tools) ||
-        !read_messages(rd, f[F_MESSAGES]) || !check_json_word(rd, &format) ||
-        !tools_check(rd, &tools, choice.choice, true) || !tools_choose(rd, &tools, &choice) ||
-        !check_prefix(rd, tools.n, format.format) || !settings_stop(rd, f[F_STOP], true) ||
-        !read_streaming(rd, f) || !settings_format(rd, &format) || !apply_settings(rd, f))
+        !reading_at(rd, "messages") || !read_messages(rd, f[F_MESSAGES]) ||
+        !check_json_word(rd, &format) || !tools_check(rd, &tools, choice.choice, true) ||
+        !tools_choose(rd, &tools, &choice) || !check_prefix(rd, tools.n, format.format) ||
+        !settings_stop(rd, f[F_STOP], true) || !read_streaming(rd, f) ||
+        !reading_at(rd, "response_format") || !settings_format(rd, &format) ||
+        !apply_settings(rd, f))
         return false;
     q->user = f[F_CACHE_KEY] ? f[F_CACHE_KEY]->text : f[F_USER] ? f[F_USER]->text : NULL;
     q->constraint.one_call = f[F_PARALLEL] && !f[F_PARALLEL]->yes;

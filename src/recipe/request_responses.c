@@ -51,7 +51,6 @@ enum { P_TYPE, P_TEXT, P_IMAGE, P_FILE_ID, P_DETAIL, P_REFUSAL, N_PART };
 
 static const char *const part_words[] = {"input_text", "output_text", "input_image", "input_file",
                                          "text",       "refusal",     NULL};
-#define STRICT_PARTS 4 /* of part_words */
 
 static const field part_fields[N_PART] = {
     [P_TYPE] = {"type", FIELD_WORD, FIELD_REQUIRED, 0, part_words},
@@ -62,11 +61,11 @@ static const field part_fields[N_PART] = {
     [P_REFUSAL] = {"refusal", FIELD_STRING, FIELD_CLIENT, 0, NULL},
 };
 
+/* An image_url that is empty counts as absent. */
 static bool read_image(reading *rd, const jtree *const *f, const place *at, bool assistant,
                        content *c)
 {
-    size_t item = at->in->idx;
-    const char *path = take_printf(rd, "input[%zu]", item);
+    const char *path = take_printf(rd, "input[%zu]", at->in->idx);
 
     if (!path)
         return false;
@@ -74,15 +73,15 @@ static bool read_image(reading *rd, const jtree *const *f, const place *at, bool
         return true;
     if (assistant)
         return convert_fail(rd, "%s: Image in assistant message is unsupported", path);
-    if (f[P_IMAGE])
+    if (f[P_IMAGE] && f[P_IMAGE]->n)
         return content_image_url(rd, c, f[P_IMAGE], f[P_DETAIL] ? f[P_DETAIL]->text : "high", path);
     if (f[P_FILE_ID])
         return convert_fail(rd,
-                            "%s.content[%zu]: file_id is not supported. Pass the image as a "
-                            "base64 data url instead.",
-                            path, at->idx);
-    return convert_fail(rd, "%s.content[%zu]: input_image must have image_url or file_id", path,
-                        at->idx);
+                            "%s.%s[%zu]: file_id is not supported. Pass the image as a base64 "
+                            "data url instead.",
+                            path, at->text, at->idx);
+    return convert_fail(rd, "%s.%s[%zu]: input_image must have image_url or file_id", path,
+                        at->text, at->idx);
 }
 
 static bool read_part(reading *rd, const jtree *t, const place *at, bool assistant, content *c)
@@ -94,8 +93,6 @@ static bool read_part(reading *rd, const jtree *t, const place *at, bool assista
     if (!fields_read(rd, t, at, part_fields, N_PART, f))
         return false;
     kind = word_index(f[P_TYPE], part_words);
-    if (rd->strict && kind >= STRICT_PARTS)
-        return parse_fail(rd, at, "unknown type of content");
     if (kind == 2)
         return read_image(rd, f, at, assistant, c);
     if (kind == 3) {
@@ -216,6 +213,7 @@ static bool read_user_message(items *l, const jtree *body, recipe_role role, con
         return false;
     m = &l->message[l->n++];
     m->role = role;
+    m->keeps = true;
     if (!read_content(l->rd, body, at, "content", false, &c)) {
         content_fini(&c);
         return false;
@@ -323,6 +321,15 @@ static const jtree *full_name(reading *rd, const jtree *ns, const jtree *name)
     return t->text ? t : NULL;
 }
 
+static bool check_call_id(reading *rd, const jtree *id, const place *at)
+{
+    return id->n > 0 ||
+           convert_fail(rd,
+                        "Invalid 'input[%zu].call_id': empty string. Expected a string with "
+                        "minimum length 1, but got an empty string instead.",
+                        at->idx);
+}
+
 static bool read_call(items *l, const jtree *t, const place *at, bool custom)
 {
     enum { C_ID, C_NAME, C_ARGUMENTS, C_NAMESPACE, N_CALL };
@@ -333,7 +340,7 @@ static bool read_call(items *l, const jtree *t, const place *at, bool custom)
         {"namespace", FIELD_STRING, 0, 0, NULL}};
     const jtree *f[N_CALL], *arguments, *name;
 
-    if (!fields_read(l->rd, t, at, fields, N_CALL, f))
+    if (!fields_read(l->rd, t, at, fields, N_CALL, f) || !check_call_id(l->rd, f[C_ID], at))
         return false;
     if (l->n_call == 0) { /* the first of its turn */
         size_t cap = count_calls(t);
@@ -353,19 +360,26 @@ static bool read_call(items *l, const jtree *t, const place *at, bool custom)
     return arguments && name && call_fill(l->rd, &l->call[l->n_call++], f[C_ID], name, arguments);
 }
 
-/* That of a custom tool may be missing: it is empty then. */
+/* An output is of a call that waits for it. The released recipe takes one without an id as well,
+ * when no call waits; that of a custom tool may have no text: it is empty then. */
 static bool read_output(items *l, const jtree *t, const place *at, bool custom)
 {
     enum { O_ID, O_OUTPUT, N_OUTPUT };
-    const field fields[N_OUTPUT] = {{"call_id", FIELD_STRING, FIELD_REQUIRED, 0, NULL},
-                                    {"output", FIELD_TEXT, custom ? 0 : FIELD_REQUIRED, 0, NULL}};
+    const bool needs_id = custom || !l->rd->strict;
+    const field fields[N_OUTPUT] = {
+        {"call_id", FIELD_STRING, needs_id ? FIELD_REQUIRED : 0, 0, NULL},
+        {"output", FIELD_TEXT, custom ? 0 : FIELD_REQUIRED, 0, NULL}};
     const jtree *f[N_OUTPUT];
     recipe_message *m;
     content c = {0};
 
     if (!fields_read(l->rd, t, at, fields, N_OUTPUT, f) || !close_turn(l))
         return false;
-    if (!id_set_take(&l->waiting, f[O_ID]->text, f[O_ID]->n))
+    if (f[O_ID] && !check_call_id(l->rd, f[O_ID], at))
+        return false;
+    if (!f[O_ID] && !missing_output(l))
+        return false;
+    if (f[O_ID] && !id_set_take(&l->waiting, f[O_ID]->text, f[O_ID]->n))
         return convert_fail(l->rd,
                             id_set_find(&l->waiting, f[O_ID]->text, f[O_ID]->n)
                                 ? "Duplicate tool output for call_id: %s."
@@ -373,8 +387,10 @@ static bool read_output(items *l, const jtree *t, const place *at, bool custom)
                             f[O_ID]->text);
     m = &l->message[l->n++];
     m->role = RECIPE_TOOL;
-    m->call_id = f[O_ID]->text;
-    m->n_call_id = f[O_ID]->n;
+    if (f[O_ID]) {
+        m->call_id = f[O_ID]->text;
+        m->n_call_id = f[O_ID]->n;
+    }
     if (f[O_OUTPUT] && !read_content(l->rd, f[O_OUTPUT], at, "output", false, &c)) {
         content_fini(&c);
         return false;
@@ -412,8 +428,10 @@ static bool read_items(reading *rd, const jtree *list, recipe_message *m, size_t
     bool ok = true;
 
     for (const jtree *v = list->child; ok && v; v = v->next, at.idx++)
-        ok = read_item(&l, v, &at);
+        ok = reading_item(rd, "input", at.idx) && read_item(&l, v, &at);
     ok = ok && missing_output(&l) && close_turn(&l);
+    if (ok && l.n == 0 && !rd->strict) /* items that are skipped, and no instructions */
+        ok = convert_fail(rd, "Empty input messages");
     str_fini(&l.reasoning);
     content_fini(&l.text);
     id_set_fini(&l.waiting);
@@ -428,6 +446,7 @@ static bool read_input(reading *rd, const jtree *input, const jtree *instruction
 
     if (!m)
         return false;
+    reading_at(rd, "input");
     if (!input && !instructions)
         return convert_fail(rd, "Either input or instructions must be provided");
     rd->q->chat.message = m;
@@ -448,17 +467,17 @@ static bool read_input(reading *rd, const jtree *input, const jtree *instruction
 
 /* ---- tools ---- */
 
-enum { T_NAME, T_DESCRIPTION, T_PARAMETERS, T_STRICT, T_TOOLS, N_TOOL };
+enum { T_TYPE, T_NAME, T_DESCRIPTION, T_PARAMETERS, T_STRICT, T_TOOLS, N_TOOL };
 
-static const field tool_fields[N_TOOL] = {{"name", FIELD_STRING, FIELD_REQUIRED, 0, NULL},
-                                          {"description", FIELD_STRING, 0, 0, NULL},
-                                          {"parameters", FIELD_ANY, 0, 0, NULL},
-                                          {"strict", FIELD_BOOL, 0, 0, NULL},
-                                          {"tools", FIELD_ARRAY, 0, 0, NULL}};
+static const field tool_fields[N_TOOL] = {
+    {"type", FIELD_STRING, 0, 0, NULL},        {"name", FIELD_STRING, FIELD_REQUIRED, 0, NULL},
+    {"description", FIELD_STRING, 0, 0, NULL}, {"parameters", FIELD_ANY, 0, 0, NULL},
+    {"strict", FIELD_BOOL, 0, 0, NULL},        {"tools", FIELD_ARRAY, 0, 0, NULL}};
 
 static bool check_name(reading *rd, const jtree *name, const place *at)
 {
-    const char *path = take_printf(rd, "tools[%zu].name", at->in ? at->in->idx : at->idx);
+    const char *path = at->in ? take_printf(rd, "tools[%zu].tools[%zu].name", at->in->idx, at->idx)
+                              : take_printf(rd, "tools[%zu].name", at->idx);
 
     return path && tool_check_name(rd, name->text, name->n, path);
 }
@@ -517,31 +536,50 @@ static bool describe_member(reading *rd, recipe_tool *tool, const jtree *ns, con
     return tool->description != NULL;
 }
 
+/* A tool of the namespace f as a tool of the list. */
+static bool read_member(reading *rd, const jtree *const *f, const jtree *v, const place *at,
+                        tool_list *l)
+{
+    const jtree *g[N_TOOL];
+    recipe_tool *tool;
+    str text = {0};
+    bool custom;
+
+    if (!fields_read(rd, v, at, tool_fields, N_TOOL, g))
+        return false;
+    custom = jtree_is(g[T_TYPE], "custom");
+    if (custom && rd->strict)
+        return convert_fail(rd,
+                            "Currently custom tools are not allowed inside a namespace. Found "
+                            "custom tool '%s' in tools[%zu].tools[%zu].",
+                            g[T_NAME]->text, at->in->idx, at->idx);
+    tool = check_name(rd, g[T_NAME], at) ? tools_add(rd, l) : NULL;
+    if (!tool)
+        return false;
+    if (!custom)
+        tool_fill(tool, g[T_NAME], g[T_DESCRIPTION], g[T_PARAMETERS], g[T_STRICT]);
+    else if (!tool_fill_custom(rd, tool, g[T_NAME], g[T_DESCRIPTION]))
+        return false;
+    tool->ns = f[T_NAME]->text;
+    tool->n_ns = f[T_NAME]->n;
+    tool->member = g[T_NAME]->text;
+    tool->n_member = g[T_NAME]->n;
+    str_printf(&text, "%s%s%s", tool->ns, member_glue(rd), tool->member);
+    tool->name = take_str(rd, &text, &tool->n_name);
+    return tool->name && describe_member(rd, tool, f[T_DESCRIPTION], g[T_DESCRIPTION]) &&
+           check_unique(rd, l);
+}
+
 static bool read_namespace(reading *rd, const jtree *t, const place *at, tool_list *l)
 {
-    const jtree *f[N_TOOL], *g[N_TOOL];
+    const jtree *f[N_TOOL];
     place member = {.text = "tools", .has_idx = true, .in = at};
 
-    if (!fields_read(rd, t, at, tool_fields, N_TOOL, f))
+    if (!fields_read(rd, t, at, tool_fields, N_TOOL, f) || !check_name(rd, f[T_NAME], at))
         return false;
-    for (const jtree *v = f[T_TOOLS] ? f[T_TOOLS]->child : NULL; v; v = v->next, member.idx++) {
-        recipe_tool *tool = tools_add(rd, l);
-        str text = {0};
-
-        if (!tool || !fields_read(rd, v, &member, tool_fields, N_TOOL, g) ||
-            !check_name(rd, g[T_NAME], &member))
+    for (const jtree *v = f[T_TOOLS] ? f[T_TOOLS]->child : NULL; v; v = v->next, member.idx++)
+        if (!read_member(rd, f, v, &member, l))
             return false;
-        tool_fill(tool, g[T_NAME], g[T_DESCRIPTION], g[T_PARAMETERS], g[T_STRICT]);
-        tool->ns = f[T_NAME]->text;
-        tool->n_ns = f[T_NAME]->n;
-        tool->member = g[T_NAME]->text;
-        tool->n_member = g[T_NAME]->n;
-        str_printf(&text, "%s%s%s", tool->ns, member_glue(rd), tool->member);
-        tool->name = take_str(rd, &text, &tool->n_name);
-        if (!tool->name || !describe_member(rd, tool, f[T_DESCRIPTION], g[T_DESCRIPTION]) ||
-            !check_unique(rd, l))
-            return false;
-    }
     return true;
 }
 
@@ -551,7 +589,7 @@ static bool read_tools(reading *rd, const jtree *list, tool_list *l)
 
     for (const jtree *v = list ? list->child : NULL; v; v = v->next, at.idx++) {
         const jtree *type = jtree_get(v, "type");
-        bool ok = true;
+        bool ok = reading_item(rd, "tools", at.idx);
 
         if (!type || type->type != JSON_STRING)
             return parse_fail(rd, &at, "has no type");
@@ -609,11 +647,11 @@ static bool read_choice(reading *rd, const jtree *t, tool_choice *c)
 
 static bool read_format(reading *rd, const jtree *text, answer_format *f)
 {
-    enum { T_TYPE, T_SCHEMA, T_STRICT_FLAG, N_FORMAT };
+    enum { R_TYPE, R_SCHEMA, R_STRICT, N_FORMAT };
     static const char *const types[] = {"text", "json_object", "json_schema", NULL};
     static const field outer[] = {{"format", FIELD_OBJECT, 0, 0, NULL}};
     static const field fields[N_FORMAT] = {{"type", FIELD_WORD, FIELD_REQUIRED, 0, types},
-                                           {"schema", FIELD_ANY, 0, 0, NULL},
+                                           {"schema", FIELD_ANY, FIELD_NULL, 0, NULL},
                                            {"strict", FIELD_BOOL, 0, 0, NULL}};
     const place at = {.text = "text"}, inner = {.text = "format", .in = &at};
     const jtree *format, *g[N_FORMAT];
@@ -626,9 +664,9 @@ static bool read_format(reading *rd, const jtree *text, answer_format *f)
         return true;
     if (!fields_read(rd, format, &inner, fields, N_FORMAT, g))
         return false;
-    f->format = (recipe_format)word_index(g[T_TYPE], types);
-    f->schema = g[T_SCHEMA];
-    f->strict = is_true(g[T_STRICT_FLAG]);
+    f->format = (recipe_format)word_index(g[R_TYPE], types);
+    f->schema = g[R_SCHEMA];
+    f->strict = is_true(g[R_STRICT]);
     return f->format != RECIPE_FORMAT_JSON_SCHEMA || f->schema ||
            parse_fail(rd, &inner, "schema is missing");
 }
@@ -649,6 +687,7 @@ static bool check_json_word(reading *rd, const answer_format *f)
 {
     if (f->format != RECIPE_FORMAT_JSON_OBJECT || settings_json_word(&rd->q->chat))
         return true;
+    reading_at(rd, "input");
     return convert_fail(rd, "Response input messages must contain the word 'json' in some form to "
                             "use 'text.format' of type 'json_object'.");
 }
@@ -699,7 +738,8 @@ bool request_read_responses(reading *rd, const jtree *body)
         !read_tools(rd, f[F_TOOLS], &tools) || !check_previous(rd, f[F_PREVIOUS]) ||
         !read_input(rd, f[F_INPUT], f[F_INSTRUCTIONS]) ||
         !tools_check(rd, &tools, choice.choice, true) || !tools_choose(rd, &tools, &choice) ||
-        !check_json_word(rd, &format) || !settings_format(rd, &format) || !apply_settings(rd, f))
+        !check_json_word(rd, &format) || !reading_at(rd, "text.format") ||
+        !settings_format(rd, &format) || !apply_settings(rd, f))
         return false;
     q->stream = is_true(f[F_STREAM]);
     q->user = f[F_CACHE_KEY] ? f[F_CACHE_KEY]->text : f[F_USER] ? f[F_USER]->text : NULL;

@@ -124,6 +124,7 @@ bool settings_stop(reading *rd, const jtree *stop, bool one)
 
     if (!stop)
         return true;
+    reading_at(rd, stop->key);
     if (one && stop->type == JSON_STRING)
         return add_stop(rd, stop, "stop");
     if (stop->n > RECIPE_MAX_STOP)
@@ -148,6 +149,7 @@ static bool in_range(reading *rd, const jtree *t, double min, bool open, double 
 
     if (!t)
         return true;
+    reading_at(rd, t->key);
     v = jtree_real(t);
     if (!(open ? v > min : v >= min) || v > max)
         return convert_fail(rd, "Invalid %s value, the valid range of %s is %s", name, name, range);
@@ -181,6 +183,7 @@ static bool read_n(reading *rd, const jtree *n)
     rd->q->sampling.n = 1;
     if (!n)
         return true;
+    reading_at(rd, n->key);
     if (n->u64 < 1 || n->u64 > max)
         return rd->strict ? convert_fail(rd, "Invalid n value (currently only n = 1 is supported)")
                           : convert_fail(rd, "Invalid n value, the valid range of n is [1, %d]",
@@ -197,6 +200,7 @@ static bool read_logprobs(reading *rd, const settings *f)
     s->logprobs = is_true(f->logprobs);
     if (!f->top_logprobs)
         return true;
+    reading_at(rd, f->top_logprobs->key);
     if (f->top_logprobs_alone)
         s->logprobs = true;
     if (!s->logprobs)
@@ -218,6 +222,7 @@ static bool read_max_tokens(reading *rd, const settings *f)
     q->sampling.max_tokens = -1;
     if (!f->max_tokens)
         return true;
+    reading_at(rd, f->max_tokens->key);
     v = f->max_tokens->u64;
     if (v > bound && f->clamp_max_tokens)
         v = bound;
@@ -233,6 +238,7 @@ static bool read_seed(reading *rd, const jtree *seed)
 {
     if (!seed)
         return true;
+    reading_at(rd, seed->key);
     if (seed->u64 > INT64_MAX)
         return convert_fail(rd, "Invalid seed value, the valid range of seed is [0, 2^63)");
     rd->q->sampling.seed = seed->u64;
@@ -263,6 +269,7 @@ static bool read_bias(reading *rd, const jtree *biases)
 
     if (!biases)
         return true;
+    reading_at(rd, biases->key);
     bias = take_memory(rd, biases->n, sizeof *bias);
     if (!bias)
         return false;
@@ -287,13 +294,16 @@ static bool read_stop_ids(reading *rd, const jtree *ids)
 
     if (!ids)
         return true;
+    reading_at(rd, ids->key);
     if (ids->n > RECIPE_MAX_STOP_IDS)
         return convert_fail(rd, "stop_token_ids has %zu entries, but at most %d are allowed",
                             ids->n, RECIPE_MAX_STOP_IDS);
     for (const jtree *v = ids->child; v; v = v->next) {
-        if (v->type != JSON_NUMBER || v->kind != JTREE_I64 || v->i64 < 0 || v->i64 > INT32_MAX)
+        int64_t id;
+
+        if (!jtree_whole(v, &id) || id < 0 || id > INT32_MAX)
             return convert_fail(rd, "stop_token_ids must hold token ids");
-        s->stop_id[s->n_stop_ids++] = (int32_t)v->i64;
+        s->stop_id[s->n_stop_ids++] = (int32_t)id;
     }
     return true;
 }
@@ -302,12 +312,14 @@ static bool read_stop_ids(reading *rd, const jtree *ids)
 static bool read_top_k(reading *rd, const jtree *t)
 {
     recipe_sampling *s = &rd->q->sampling;
+    int64_t v;
 
     if (!t)
         return true;
-    if (t->type != JSON_NUMBER || t->kind != JTREE_I64 || t->i64 < -1 || t->i64 > INT32_MAX)
+    reading_at(rd, t->key);
+    if (!jtree_whole(t, &v) || v < -1 || v > INT32_MAX)
         return convert_fail(rd, "Invalid top_k value, it must be an integer from -1 on");
-    s->top_k = t->i64 < 0 ? 0 : (int32_t)t->i64;
+    s->top_k = v < 0 ? 0 : (int32_t)v;
     s->set |= RECIPE_SET_TOP_K;
     return true;
 }
@@ -355,8 +367,10 @@ bool recipe_resolve_max_tokens(const recipe_request *q, int64_t n_prompt, int64_
                     "%lld tokens (%lld in the messages, %lld in the completion). Please reduce the "
                     "length of the messages or completion.",
                     (long long)context, (long long)all, (long long)n_prompt, (long long)completion);
-        if (q->mode == RECIPE_CLIENT)
+        if (q->mode == RECIPE_CLIENT) {
             e->code = "context_length_exceeded";
+            e->param = q->protocol == RECIPE_PROTOCOL_RESPONSES ? "input" : "messages";
+        }
         return false;
     }
     if (asked > 0) {

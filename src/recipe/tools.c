@@ -104,6 +104,7 @@ static bool check_each(reading *rd, tool_list *l, bool check_strict, map *seen)
     for (size_t i = 0; i < l->n; i++) {
         int got = map_insert(seen, l->tool[i].name, l->tool[i].n_name, 0);
 
+        reading_item(rd, "tools", i);
         if (got < 0)
             return out_of_memory(rd);
         if (got == 0)
@@ -124,6 +125,7 @@ bool tools_check(reading *rd, tool_list *l, recipe_choice choice, bool check_str
         return out_of_memory(rd);
     ok = choice == RECIPE_CHOICE_NONE || check_each(rd, l, check_strict, seen);
     map_free(seen);
+    reading_at(rd, "tools");
     for (size_t i = 0; i < l->n; i++)
         n_strict += l->tool[i].strict == RECIPE_STRICT_YES;
     if (ok && choice != RECIPE_CHOICE_NONE && rd->strict && check_strict && n_strict > 0 &&
@@ -168,11 +170,15 @@ bool tools_choose(reading *rd, const tool_list *l, const tool_choice *choice)
 
     c->tool = l->tool;
     c->n_tools = l->n;
+    reading_at(rd, "tool_choice");
     if (l->n == 0 && !rd->strict && rd->q->protocol != RECIPE_PROTOCOL_MESSAGES &&
         (choice->name || choice->choice == RECIPE_CHOICE_REQUIRED))
         return convert_fail(rd, "tool_choice demands a call, but there are no tools");
-    if (l->n == 0)
+    if (l->n == 0) {
+        if (choice->choice == RECIPE_CHOICE_NONE)
+            c->choice = RECIPE_CHOICE_NONE;
         return true;
+    }
     c->choice = choice->choice;
     if (choice->name) {
         const jtree *name = choice->name;

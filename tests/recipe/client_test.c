@@ -289,6 +289,7 @@ static void test_a_prompt_that_is_too_long_has_a_code(void **state)
     assert_true(recipe_resolve_max_tokens(&q, 90, 100, &max, &e));
     assert_false(recipe_resolve_max_tokens(&q, 91, 100, &max, &e));
     assert_string_equal(e.code, "context_length_exceeded");
+    assert_string_equal(e.param, "messages");
 }
 
 /* A body of many values is refused before it takes a multiple of its size; what nobody reads is not

@@ -320,6 +320,182 @@ static const struct {
      "json\"},{\"role\":\"assistant\",\"content\":\"x\",\"prefix\":true}],\"response_format\":{"
      "\"type\":\"json_object\"},\"stop\":[\"\"]}",
      NULL, "response_format json_object should not be used with prefix"},
+    {"a result that comes twice", RECIPE_PROTOCOL_CHAT,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{"
+     "\"id\":\"a\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}},{"
+     "\"id\":\"b\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]},{"
+     "\"role\":\"tool\",\"tool_call_id\":\"a\",\"content\":\"r\"},{\"role\":\"tool\",\"tool_call_"
+     "id\":\"a\",\"content\":\"r\"}],\"thinking\":{\"type\":\"disabled\"}}",
+     NULL, "Duplicate value for 'tool_call_id' of a in message[2]"},
+    {"a wrong result before a missing one", RECIPE_PROTOCOL_CHAT,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{"
+     "\"id\":\"a\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}},{"
+     "\"id\":\"b\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]},{"
+     "\"role\":\"tool\",\"tool_call_id\":\"c\",\"content\":\"r\"},{\"role\":\"user\",\"content\":"
+     "\"x\"}],\"thinking\":{\"type\":\"disabled\"}}",
+     NULL,
+     "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
+     "'tool_call_id', The following tool_call_ids did not have response messages: c"},
+    {"a file in an assistant's message", RECIPE_PROTOCOL_CHAT,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"messages\":[{\"role\":\"assistant\",\"content\":[{"
+     "\"type\":\"file\",\"file_id\":\"x\"}]}],\"thinking\":{\"type\":\"disabled\"}}",
+     NULL, ".messages[0]: file_id is not supported. Pass the image as a base64 data url instead."},
+    {"file_data that is no data URL", RECIPE_PROTOCOL_CHAT,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":"
+     "\"file\",\"file_data\":\"http://x/y\"}]}],\"thinking\":{\"type\":\"disabled\"}}",
+     NULL, ".messages[0]: file_data is not a valid base64 data url"},
+    {"file_data of another type", RECIPE_PROTOCOL_CHAT,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":"
+     "\"file\",\"file_data\":\"data:image/"
+     "bmp;base64,AAAA\"}]}],\"thinking\":{\"type\":\"disabled\"}}",
+     NULL,
+     ".messages[0]: You have uploaded an unsupported file. Please make sure your file is valid and "
+     "has one of the following formats: webp, png, jpeg, and gif."},
+    {"a data URL with a parameter", RECIPE_PROTOCOL_CHAT,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":"
+     "\"image_url\",\"image_url\":{\"url\":\"data:image/"
+     "png;x=y;base64,AAAA\"}}]}],\"thinking\":{\"type\":\"disabled\"}}",
+     "<｜begin▁of▁sentence｜><｜User｜><｜image｜><｜Assistant｜></think>", NULL},
+    {"a schema that is null", RECIPE_PROTOCOL_CHAT,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
+     "\"thinking\":{\"type\":\"disabled\"},\"response_format\":{\"type\":\"json_schema\",\"json_"
+     "schema\":{\"schema\":null}}}",
+     NULL, "Invalid json schema: null is not of types \"boolean\", \"object\""},
+    {"members of another variant", RECIPE_PROTOCOL_CHAT,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
+     "\"thinking\":{\"type\":\"disabled\"},\"response_format\":{\"type\":\"text\",\"json_schema\":"
+     "5}}",
+     "<｜begin▁of▁sentence｜><｜User｜>x<｜Assistant｜></think>", NULL},
+    {"an empty call id", RECIPE_PROTOCOL_RESPONSES,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"reasoning\":{\"effort\":\"none\"},\"input\":[{\"type\":"
+     "\"function_call\",\"call_id\":\"1\",\"name\":\"f\",\"arguments\":\"{}\"},{\"type\":"
+     "\"function_call_output\",\"call_id\":\"\",\"output\":\"q\"}]}",
+     NULL,
+     "Invalid 'input[1].call_id': empty string. Expected a string with minimum length 1, but got "
+     "an empty string instead."},
+    {"an empty call id", RECIPE_PROTOCOL_RESPONSES,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"reasoning\":{\"effort\":\"none\"},\"input\":[{\"type\":"
+     "\"function_call\",\"call_id\":\"\",\"name\":\"f\",\"arguments\":\"{}\"}]}",
+     NULL,
+     "Invalid 'input[0].call_id': empty string. Expected a string with minimum length 1, but got "
+     "an empty string instead."},
+    {"an output without a call", RECIPE_PROTOCOL_RESPONSES,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"reasoning\":{\"effort\":\"none\"},\"input\":[{\"role\":"
+     "\"user\",\"content\":\"x\"},{\"type\":\"function_call_output\",\"output\":\"q\"}]}",
+     "<｜begin▁of▁sentence｜><｜User｜>x\n\n<tool_result>q</tool_result><｜Assistant｜></think>",
+     NULL},
+    {"an output without an id", RECIPE_PROTOCOL_RESPONSES,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"reasoning\":{\"effort\":\"none\"},\"input\":[{\"type\":"
+     "\"function_call\",\"call_id\":\"1\",\"name\":\"f\",\"arguments\":\"{}\"},{\"type\":"
+     "\"function_call_output\",\"output\":\"q\"}]}",
+     NULL, "No tool output found for tool call 1."},
+    {"items that are skipped", RECIPE_PROTOCOL_RESPONSES,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"reasoning\":{\"effort\":\"none\"},\"input\":[{\"type\":"
+     "\"item_reference\",\"id\":\"x\"}]}",
+     "<｜begin▁of▁sentence｜><｜Assistant｜></think>", NULL},
+    {"items that are skipped, thinking", RECIPE_PROTOCOL_RESPONSES,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"input\":[{\"type\":\"item_reference\",\"id\":\"x\"}]}",
+     "<｜begin▁of▁sentence｜><｜Assistant｜><think>", NULL},
+    {"an empty system message stays", RECIPE_PROTOCOL_RESPONSES,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"reasoning\":{\"effort\":\"none\"},\"input\":[{\"role\":"
+     "\"system\",\"content\":\"\"},{\"role\":\"user\",\"content\":\"x\"}]}",
+     "<｜begin▁of▁sentence｜><｜System｜><｜User｜>x<｜Assistant｜></think>", NULL},
+    {"an empty system message stays", RECIPE_PROTOCOL_RESPONSES,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"reasoning\":{\"effort\":\"none\"},\"input\":[{\"role\":"
+     "\"user\",\"content\":\"x\"},{\"role\":\"developer\",\"content\":[]},{\"role\":\"user\","
+     "\"content\":\"x\"}]}",
+     "<｜begin▁of▁sentence｜><｜User｜>x<｜System｜><｜User｜>x<｜Assistant｜></think>", NULL},
+    {"empty instructions do not", RECIPE_PROTOCOL_RESPONSES,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"reasoning\":{\"effort\":\"none\"},\"input\":[{\"role\":"
+     "\"user\",\"content\":\"x\"}],\"instructions\":\"\"}",
+     "<｜begin▁of▁sentence｜><｜User｜>x<｜Assistant｜></think>", NULL},
+    {"an empty system message stays", RECIPE_PROTOCOL_MESSAGES,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"thinking\":{\"type\":\"disabled\"},\"messages\":[{"
+     "\"role\":\"system\",\"content\":[]},{\"role\":\"user\",\"content\":\"x\"}],\"system\":\"\"}",
+     "<｜begin▁of▁sentence｜><｜System｜><｜System｜><｜User｜>x<｜Assistant｜></think>", NULL},
+    {"V4: it does not", RECIPE_PROTOCOL_MESSAGES,
+     "{\"model\":\"DeepSeek-V4-Pro\",\"thinking\":{\"type\":\"disabled\"},\"messages\":[{\"role\":"
+     "\"system\",\"content\":\"\"},{\"role\":\"user\",\"content\":\"x\"}]}",
+     "<｜begin▁of▁sentence｜><｜User｜>x<｜Assistant｜></think>", NULL},
+    {"custom tools in a namespace", RECIPE_PROTOCOL_RESPONSES,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"reasoning\":{\"effort\":\"none\"},\"input\":[{\"role\":"
+     "\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":\"namespace\",\"name\":\"n\",\"tools\":[{"
+     "\"type\":\"custom\",\"name\":\"f\"}]}]}",
+     NULL,
+     "Currently custom tools are not allowed inside a namespace. Found custom tool 'f' in "
+     "tools[0].tools[0]."},
+    {"names in a namespace", RECIPE_PROTOCOL_RESPONSES,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"reasoning\":{\"effort\":\"none\"},\"input\":[{\"role\":"
+     "\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":\"namespace\",\"name\":\"n\",\"tools\":[{"
+     "\"type\":\"function\",\"name\":\"\"}]}]}",
+     NULL,
+     "Invalid 'tools[0].tools[0].name': empty string. Expected a string with minimum length 1, but "
+     "got an empty string instead."},
+    {"the name of a namespace", RECIPE_PROTOCOL_RESPONSES,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"reasoning\":{\"effort\":\"none\"},\"input\":[{\"role\":"
+     "\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":\"namespace\",\"name\":\"a "
+     "b\",\"tools\":[]}]}",
+     NULL,
+     "Invalid 'tools[0].name': string does not match pattern. Expected a string that matches the "
+     "pattern '^[a-zA-Z0-9_-]+$'."},
+    {"an image without a URL", RECIPE_PROTOCOL_RESPONSES,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"reasoning\":{\"effort\":\"none\"},\"input\":[{\"role\":"
+     "\"user\",\"content\":[{\"type\":\"input_image\",\"image_url\":\"\"}]}]}",
+     NULL, "input[0].content[0]: input_image must have image_url or file_id"},
+    {"an image in an output", RECIPE_PROTOCOL_RESPONSES,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"reasoning\":{\"effort\":\"none\"},\"input\":[{\"type\":"
+     "\"function_call\",\"call_id\":\"1\",\"name\":\"f\",\"arguments\":\"{}\"},{\"type\":"
+     "\"function_call_output\",\"call_id\":\"1\",\"output\":[{\"type\":\"input_image\"}]}]}",
+     NULL, "input[1].output[0]: input_image must have image_url or file_id"},
+    {"input that is a list", RECIPE_PROTOCOL_MESSAGES,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"thinking\":{\"type\":\"disabled\"},\"messages\":[{"
+     "\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"1\",\"name\":\"f\","
+     "\"input\":[\"x\",1e-07]}]},{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_"
+     "use_id\":\"1\"}]}]}",
+     "uments\" string=\"true\">[\"x\", 1e-7]</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ "
+     "calls><｜end▁of▁sentence｜><｜User｜><tool_result></tool_result><｜Assistant｜></think>",
+     NULL},
+    {"a reference to an unknown tool", RECIPE_PROTOCOL_MESSAGES,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"thinking\":{\"type\":\"disabled\"},\"messages\":[{"
+     "\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"1\",\"name\":\"f\","
+     "\"input\":{}}]},{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":"
+     "\"1\",\"content\":[{\"type\":\"tool_reference\",\"tool_name\":\"zz\"}]}]}]}",
+     NULL, "messages.1.content.0: tool reference 'zz' not found in available tools"},
+    {"an image of a result", RECIPE_PROTOCOL_MESSAGES,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"thinking\":{\"type\":\"disabled\"},\"messages\":[{"
+     "\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"1\",\"name\":\"f\","
+     "\"input\":{}}]},{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":"
+     "\"1\",\"content\":[{\"type\":\"text\",\"text\":\"x\"},{\"type\":\"image\",\"source\":{"
+     "\"type\":\"url\",\"url\":\"zz\"}}]}]}]}",
+     NULL, "messages.1.content.0.tool_result.content[1]: invalid url: \"zz\""},
+    {"a document without a media type", RECIPE_PROTOCOL_MESSAGES,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"thinking\":{\"type\":\"disabled\"},\"messages\":[{"
+     "\"role\":\"user\",\"content\":[{\"type\":\"document\",\"source\":{\"type\":\"url\",\"url\":"
+     "\"x\"}}]}]}",
+     "<｜begin▁of▁sentence｜><｜User｜>[Unsupported document type: unknown]<｜Assistant｜></think>",
+     NULL},
+    {"a server tool with a bad name", RECIPE_PROTOCOL_MESSAGES,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"thinking\":{\"type\":\"disabled\"},\"messages\":[{"
+     "\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":\"custom\",\"name\":\"f g\"}]}",
+     NULL, "tools[0]: server tools are not supported"},
+    {"a server tool without a name", RECIPE_PROTOCOL_MESSAGES,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"thinking\":{\"type\":\"disabled\"},\"messages\":[{"
+     "\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":\"bash_20250124\"}]}",
+     NULL, "tools[0]: server tools are not supported"},
+    {"blocks of the server", RECIPE_PROTOCOL_MESSAGES,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"thinking\":{\"type\":\"disabled\"},\"messages\":[{"
+     "\"role\":\"user\",\"content\":[{\"type\":\"server_tool_use\",\"id\":\"1\",\"name\":\"f\","
+     "\"input\":{}}]}]}",
+     NULL, "messages.0: `tool_use` blocks can only be in `assistant` messages"},
+    {"tools added by the first message", RECIPE_PROTOCOL_MESSAGES,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"thinking\":{\"type\":\"disabled\"},\"messages\":[{"
+     "\"role\":\"system\",\"content\":[{\"type\":\"tool_addition\",\"tool\":{\"type\":\"tool_"
+     "reference\",\"name\":\"f\"}}]},{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"name\":"
+     "\"f\",\"input_schema\":{\"type\":\"object\"}}]}",
+     "meter schemas to invoke tool calls.\n\n\n### Updated Tool Schemas\n\n{\"name\": \"f\", "
+     "\"description\": \"\", \"parameters\": {\"type\": "
+     "\"object\"}}<｜User｜>x<｜Assistant｜></think>",
+     NULL},
 };
 
 static bool ends_with(const str *s, const char *end)
