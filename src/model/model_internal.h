@@ -133,7 +133,8 @@ struct model {
     dual keep;         /* [kept rows] their rows before */
     step_comp comp[PLAN_MAX_RATIOS];
     bool has_vectors; /* rows bring their own embeddings */
-    int64_t max_pos;  /* largest position of the step, or a little more */
+    int64_t last_pos; /* largest position of the step */
+    int64_t max_pos;  /* ... or a little more: what sizes follow */
     candidates cand;
     dual token, vectors, engram_ids, head_rows; /* engram_ids [n_engram][R][cols] */
     int n_head;                                 /* rows of head_rows */

@@ -334,7 +334,7 @@ static void start(model *m, int n_rows, int n_seqs, int n_head)
     m->tail_is_all = m->rings_at_once = true;
     m->n_leads = 0;
     m->n_head = 0;
-    m->max_pos = 0;
+    m->last_pos = m->max_pos = 0;
     m->pre = NULL;
     m->pre_idx = 0;
     m->pending = false;
@@ -357,7 +357,7 @@ static void take_rows(model *m, const seq_rows *q)
         m->rings_at_once && !m->cut && q->n <= m->layout.ring_rows - m->layout.window;
     for (int j = q->n_logits; j > 0; j--) /* numbered as they are behind the split */
         ((int32_t *)m->head_rows.host)[m->n_head++] = m->kept.s.n_rows - j;
-    m->max_pos = last > m->max_pos ? last : m->max_pos;
+    m->last_pos = last > m->last_pos ? last : m->last_pos;
 }
 
 /* Where steps are recorded, the largest position counts in steps of an eighth: sizes that follow it
@@ -366,9 +366,9 @@ static int64_t rounded_pos(const model *m)
 {
     int64_t unit = KV_BLOCK_TOKENS, up;
 
-    while (16 * unit <= m->max_pos)
+    while (16 * unit <= m->last_pos)
         unit *= 2;
-    up = (m->max_pos / unit + 1) * unit - 1;
+    up = (m->last_pos / unit + 1) * unit - 1;
     return up < m->opt.context ? up : m->opt.context - 1;
 }
 
@@ -385,8 +385,7 @@ di_code step_begin(model *m, const seq_rows *seq, int n_seqs, di_status *st)
     start(m, n_rows, n_seqs, n_head);
     for (int i = 0; i < n_seqs; i++)
         take_rows(m, &seq[i]);
-    if (m->records)
-        m->max_pos = rounded_pos(m);
+    m->max_pos = m->records ? rounded_pos(m) : m->last_pos;
     find_groups(m);
     if (m->cfg.n_engram > 0)
         find_engram_rows(m, seq, n_seqs);

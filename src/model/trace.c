@@ -72,7 +72,7 @@ void trace_i32(model *m, int layer, const char *name, const int32_t *data, int64
 void trace_selection(model *m, int layer)
 {
     int64_t rows = m->rows.s.n_rows, topk = m->cfg.index_topk;
-    int64_t cols = (m->max_pos + 1) / m->plan.layer[layer].ratio;
+    int64_t cols = (m->last_pos + 1) / m->plan.layer[layer].ratio;
     float *p = room(m, rows * (cols + topk + 1));
     int32_t *sel, *n_sel;
 
@@ -94,7 +94,7 @@ void trace_selection(model *m, int layer)
 void trace_candidates(model *m, int layer)
 {
     int64_t rows = m->rows.s.n_rows, most = m->cand.max_blocks, block = m->cand.block;
-    int64_t cols = (m->max_pos + 1) / m->plan.layer[layer].ratio;
+    int64_t cols = (m->last_pos + 1) / m->plan.layer[layer].ratio;
     float *p = room(m, rows * (cols + most + 1));
     int32_t *ids, *count;
 

@@ -388,6 +388,14 @@ static void wait_for(di_engine *e, uint64_t n)
     } while (s.finished + s.cancelled + s.failed < n);
 }
 
+#define RECORD_BYTES (512u << 10) /* of host memory; 350 KB seen. A device keeps 128 of them. */
+
+/* Steps that a device has recorded so far: the one thing that may still grow. */
+static size_t recorded(const di_engine *e)
+{
+    return (size_t)e->model->k->ops->counters(e->model->k).records;
+}
+
 /* Random requests with ends of all kinds in one engine: pools are back, contexts are freed, memory
  * does not grow. */
 static void test_nothing_is_left_behind(void **state)
@@ -397,7 +405,7 @@ static void test_nothing_is_left_behind(void **state)
     di_engine *e = rig_start(
         MINI_B, (di_engine_options){
                     .max_seqs = 8, .kv_tokens = 896, .draft_tokens = 2, .draft_fixed = true});
-    size_t at_half = 0, at_end;
+    size_t at_half = 0, at_end, records = 0;
     di_stats s;
 
     (void)state;
@@ -420,8 +428,10 @@ static void test_nothing_is_left_behind(void **state)
         while (di_poll(e, &ev, -1))
             ;
         wait_for(e, (uint64_t)i + 20);
-        if (i <= n / 2)
+        if (i <= n / 2) {
             at_half = mallinfo2().uordblks;
+            records = recorded(e);
+        }
     }
     s = di_engine_stats(e);
     assert_true(s.cancelled > 0 && s.finished > 0 && (n < 500 || s.preempted > 0));
@@ -435,7 +445,7 @@ static void test_nothing_is_left_behind(void **state)
     kv_store_clear(e->kv);        /* nothing is held by requests that have ended */
     assert_int_equal(kv_store_counts(e->kv).blocks_free, kv_store_counts(e->kv).blocks_total);
     assert_int_equal(kv_store_counts(e->kv).checkpoints, 0);
-    assert_true(at_end < at_half + (256u << 10));
+    assert_true(at_end < at_half + (256u << 10) + (recorded(e) - records) * RECORD_BYTES);
     rig_close(e);
 }
 
