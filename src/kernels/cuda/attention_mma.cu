@@ -7,7 +7,8 @@
  *
  * Probabilities are 2^(x - ref) with x = s log2(e) and ref the smallest integer not below any x so
  * far: all rescaling is by powers of two and exact, so their rounding to bf16 does not depend on
- * which keys came before. */
+ * which keys came before. The sum that divides is of the rounded ones: where one key has nearly all
+ * of the weight, its rounding cancels. */
 #include "kernels/cuda/attention_mma.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
@@ -125,8 +126,11 @@ static __device__ __forceinline__ void probabilities(float (&s)[32], float scale
             float x = exp2_of(fmaf(s[4 * i + 2 * h], scale, -top));
             float y = exp2_of(fmaf(s[4 * i + 2 * h + 1], scale, -top));
 
-            total += x + y;
-            *(uint32_t *)(p + (i ^ row % 8) * 16) = pack_bf16(x, y);
+            uint32_t rounded = pack_bf16(x, y);
+
+            total +=
+                __int_as_float((int)(rounded << 16)) + __int_as_float((int)(rounded & 0xFFFF0000u));
+            *(uint32_t *)(p + (i ^ row % 8) * 16) = rounded;
         }
         sum[h] = fmaf(sum[h], power_of_two(sum_ref[h] - top), total);
         sum_ref[h] = top;
