@@ -41,7 +41,7 @@ PIN
 python=python3
 [ -x build/venv/bin/python ] && python=build/venv/bin/python
 if ! $python -m pip --version >/dev/null 2>&1; then
-    python3 -m venv "$tmp/venv" 2>/dev/null || { echo "llguidance: there is no pip here" >&2; exit 1; }
+    python3 -m venv "$tmp/venv" >/dev/null 2>&1 || { echo "llguidance: there is no pip here" >&2; exit 1; }
     python=$tmp/venv/bin/python
 fi
 $python -m pip download -q --disable-pip-version-check --no-cache-dir --timeout 10 --retries 1 \

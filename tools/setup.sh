@@ -64,9 +64,12 @@ probe_packages() {
     need libxxhash-dev "the xxHash library" pkg-config --exists libxxhash
     need libevent-dev "the libevent library" pkg-config --exists libevent_core
     need libcmocka-dev "the cmocka library" pkg-config --exists cmocka
-    if ((want_test || want_cuda)); then
+    if ((want_test || want_cuda)) || ! [ -e build/third_party/llguidance/version ]; then
         need python3-venv "Python with venv" python3 -c 'import ensurepip, venv'
         need ca-certificates "certificates for downloads" test -s /etc/ssl/certs/ca-certificates.crt
+    fi
+    if ((want_test)); then
+        need curl curl has curl
     fi
     if ((want_dev)); then
         # Version 14 everywhere: other versions format and find differently.
