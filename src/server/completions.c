@@ -461,7 +461,12 @@ static void finish_reading(conn *c, void *result)
 {
     reading *r = result;
 
-    if (c && r->st.code != DI_OK)
+    if (c && r->body.too_long)
+        conn_error(c, &(error_body){.status = 400,
+                                    .message = r->st.message,
+                                    .param = "prompt",
+                                    .code = "context_length_exceeded"});
+    else if (c && r->st.code != DI_OK)
         conn_fail(c, &r->st);
     else if (c && !server_knows_model(c->loop->srv, r->body.model, strlen(r->body.model)))
         conn_error(c, &(error_body){.status = 404,

@@ -24,6 +24,7 @@ typedef struct completion_body {
     di_request_params p; /* but for prompt and callback; borrows from this body */
     int logprobs;        /* alternatives; -1 = none */
     bool stream, include_usage, echo, return_ids;
+    bool too_long; /* a prompt is longer than the context */
     const char *stop[STOP_MAX];
     int32_t stop_ids[COMPLETION_MAX_STOP_IDS];
     di_logit_bias *bias;

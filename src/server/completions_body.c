@@ -48,7 +48,7 @@ static di_code read_id_prompt(completion_body *b, const backend *be, json_read *
     do {
         int32_t id;
 
-        DI_TRY(field_id(r, "a token id in prompt", be->info.vocab, &id, st));
+        DI_TRY(field_id(r, "prompt: a token id", be->info.vocab, &id, st));
         DI_TRY(tok_ids_push(&p->ids, id, st));
     } while (json_item(r));
 done:
@@ -308,11 +308,13 @@ static di_code check_body(completion_body *b, const server *s, di_status *st)
     if (b->p.max_tokens < 0)
         b->p.max_tokens = DEFAULT_TOKENS;
     for (int i = 0; i < b->n_prompts; i++)
-        if ((int64_t)b->prompt[i].ids.n > s->be->context)
+        if ((int64_t)b->prompt[i].ids.n > s->be->context) {
+            b->too_long = true;
             return di_fail(st, DI_E_INVALID,
                            "This model's maximum context length is %lld tokens. However, your "
                            "prompt has %zu tokens. Please reduce the length of the prompt.",
                            (long long)s->be->context, b->prompt[i].ids.n);
+        }
     b->p.logprobs = b->logprobs >= 0;
     b->p.top_logprobs = b->logprobs > 0 ? b->logprobs : 0;
     b->p.prompt_logprobs = b->echo && b->logprobs >= 0;

@@ -76,6 +76,8 @@ static void fail_from(recipe_error *e, const di_status *st)
         recipe_fail(e, 503, "%s", st->message);
     else
         recipe_error_from(e, st);
+    if (st->code == DI_E_INVALID && !e->param)
+        e->param = error_param(st->message);
 }
 
 /* ---- prompts ---- */
@@ -91,6 +93,7 @@ static bool make_prompt(const server *s, const recipe_request *q, tok_ids *ids, 
     if (q->n_images) {
         const char *path = q->image[0].path;
 
+        snprintf(e->place, sizeof e->place, "%s", path + (*path == '.'));
         return recipe_fail(e, 400, "%s: this model reads text only, not images",
                            path + (*path == '.'));
     }

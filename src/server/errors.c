@@ -95,6 +95,48 @@ void conn_error(conn *c, const error_body *e)
     str_fini(&body);
 }
 
+const char *error_param(const char *message)
+{
+    static const char *const fields[] = {"model",
+                                         "prompt",
+                                         "suffix",
+                                         "max_tokens",
+                                         "min_tokens",
+                                         "n",
+                                         "temperature",
+                                         "top_p",
+                                         "top_k",
+                                         "min_p",
+                                         "stop",
+                                         "seed",
+                                         "logprobs",
+                                         "logit_bias",
+                                         "repetition_penalty",
+                                         "presence_penalty",
+                                         "frequency_penalty",
+                                         "stop_token_ids",
+                                         "ignore_eos",
+                                         "echo",
+                                         "stream",
+                                         "stream_options.include_usage",
+                                         "stream_options",
+                                         "priority",
+                                         "return_token_ids",
+                                         "skip_special_tokens",
+                                         "tokens",
+                                         "parse_special",
+                                         "return_token_strs",
+                                         "top_logprobs"};
+
+    for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
+        size_t n = strlen(fields[i]);
+
+        if (strncmp(message, fields[i], n) == 0 && (message[n] == ' ' || message[n] == ':'))
+            return fields[i];
+    }
+    return strncmp(message, "stop_ids ", 9) == 0 ? "stop_token_ids" : NULL;
+}
+
 error_body error_of(const server *s, di_code code, const char *message)
 {
     error_body e = {.status = di_code_http(code), .message = message};
@@ -105,6 +147,8 @@ error_body error_of(const server *s, di_code code, const char *message)
         e.retry_after_s = s->opt.retry_after_s;
     if (code == DI_E_FORMAT) /* of a body */
         e.status = 400;
+    if (code == DI_E_INVALID)
+        e.param = error_param(message);
     return e;
 }
 

@@ -208,6 +208,8 @@ static di_code read_tokenize(tokenize_body *b, json_read *r, di_status *st)
     while (json_key(r, &key, &n)) {
         if (json_key_is(key, n, "prompt") || json_key_is(key, n, "content") ||
             json_key_is(key, n, "text")) {
+            if (json_peek(r) != JSON_STRING)
+                return field_invalid(st, "prompt", "a string");
             DI_TRY(json_string(r, &text, &n, st));
             str_clear(&b->prompt);
             str_append(&b->prompt, text, n);
@@ -303,7 +305,7 @@ static di_code read_detokenize(const server *s, json_read *r, tok_ids *ids, bool
                 return field_invalid(st, "tokens", "a list of token ids");
             DI_TRY(json_array(r, st));
             while (json_item(r)) {
-                DI_TRY(field_id(r, "an id in tokens", s->be->info.vocab, &id, st));
+                DI_TRY(field_id(r, "tokens: an id", s->be->info.vocab, &id, st));
                 DI_TRY(tok_ids_push(ids, id, st));
             }
         } else if (json_key_is(key, n, "skip_special_tokens")) {

@@ -143,6 +143,9 @@ typedef struct error_body {
 } error_body;
 void conn_error(conn *c, const error_body *e);
 void conn_fail(conn *c, const di_status *st);
+/* The field of a body that a message is about, NULL = none: messages about a wrong field begin with
+ * its name (fields.h, the engine, the sampler). */
+const char *error_param(const char *message);
 /* The text of an error; openai: {"error":{..}}, else {"type":"error",..}. */
 void error_json(str *out, const error_body *e, bool openai, const char *request_id);
 error_body error_of(const server *s, di_code code, const char *message);

@@ -211,3 +211,67 @@ def test_a_limit_of_a_key_is_named(tmp_path):
                            b"content-length: %d\r\n\r\n" % len(long) + long)
             assert client.recv(100)
             assert "1 running" in refused("b")
+
+
+@pytest.mark.parametrize("path, fields, param", [
+    ("/v1/completions", {"prompt": "x", "max_tokens": -1}, "max_tokens"),
+    ("/v1/completions", {"prompt": "x", "temperature": "hot"}, "temperature"),
+    ("/v1/completions", {"prompt": "x", "n": 1.5}, "n"),
+    ("/v1/completions", {"prompt": "x", "stop": [""]}, "stop"),
+    ("/v1/completions", {"prompt": "x", "stop": [str(i) for i in range(17)]}, "stop"),
+    ("/v1/completions", {"prompt": "x", "stop_token_ids": [-1]}, "stop_token_ids"),
+    ("/v1/completions", {"prompt": "x", "logit_bias": {"x": 1}}, "logit_bias"),
+    ("/v1/completions", {"prompt": "x", "logit_bias": {"1": 101}}, "logit_bias"),
+    ("/v1/completions", {"prompt": "x", "logprobs": 21}, "logprobs"),
+    ("/v1/completions", {"prompt": "x", "echo": True, "stream": True}, "echo"),
+    ("/v1/completions", {"prompt": "x", "suffix": "y"}, "suffix"),
+    ("/v1/completions", {"prompt": "x", "stream_options": {"include_usage": 1}},
+     "stream_options.include_usage"),
+    ("/v1/completions", {"prompt": ["x", [-1]]}, "prompt"),
+    ("/v1/completions", {"prompt": []}, "prompt"),
+    ("/v1/completions", {"prompt": ["x"] * 200}, "prompt"),
+    ("/v1/completions", {}, "prompt"),
+    ("/v1/completions", {"prompt": "x", "model": "gone"}, "model"),
+    (CHAT, {"messages": HI, "max_tokens": 0.5}, "max_tokens"),
+    (CHAT, {"messages": HI, "max_completion_tokens": 10 ** 8}, "max_completion_tokens"),
+    (CHAT, {"messages": HI, "logit_bias": {"999999": 1}}, "logit_bias"),
+    (CHAT, {"messages": HI, "stop_token_ids": [999999]}, "stop_token_ids"),
+    (CHAT, {"messages": HI, "response_format": {"type": "zz"}}, "response_format.type"),
+    (CHAT, {"messages": [{"role": "user", "content": [
+        {"type": "image_url", "image_url": {"url": "http://x/y"}}]}]}, "messages[0]"),
+    ("/v1/responses", {"input": "x", "temperature": 5}, "temperature"),
+    ("/v1/responses", {"input": "x", "max_output_tokens": 0}, "max_output_tokens"),
+    ("/v1/responses", {"input": [{"role": "user", "content": 5}]}, "input[0].content"),
+    ("/tokenize", {"prompt": 5}, "prompt"),
+    ("/tokenize", {}, "prompt"),
+    ("/detokenize", {"tokens": [-1]}, "tokens"),
+    ("/detokenize", {"tokens": [1], "skip_special_tokens": 1}, "skip_special_tokens"),
+])
+def test_errors_name_the_field(server, path, fields, param):
+    status, _, text = server.request("POST", path, {"model": "tiny", **fields},
+                                     {"authorization": "Bearer k"})
+    error = json.loads(text)["error"]
+    assert status in (400, 404) and error["param"] == param, text
+
+
+def test_a_prompt_that_is_too_long_has_a_code(server):
+    for path, fields, param in [("/v1/completions", {"prompt": [5] * 70000}, "prompt"),
+                                (CHAT, {"messages": [{"role": "user", "content": "a b " * 90000}]},
+                                 "messages")]:
+        status, _, text = server.request("POST", path, {"model": "tiny", **fields},
+                                         {"authorization": "Bearer k"})
+        error = json.loads(text)["error"]
+        assert status == 400 and error["code"] == "context_length_exceeded", text
+        assert error["param"] == param
+
+
+@pytest.mark.parametrize("path, fields", [
+    (CHAT, {"messages": HI, "max_tokens": 3.0, "n": 1.0}),
+    ("/v1/completions", {"prompt": "x", "max_tokens": 3.0, "n": 1.0}),
+    ("/v1/responses", {"input": "x", "max_output_tokens": 3.0}),
+    ("/v1/messages", {"messages": HI, "max_tokens": 3.0}),
+])
+def test_integers_may_be_written_as_reals(server, path, fields):
+    status, _, text = server.request("POST", path, {"model": "tiny", **fields},
+                                     {"authorization": "Bearer k"})
+    assert status == 200, text
