@@ -151,8 +151,6 @@ static di_code make_source(const preflight *p, const grammar *g, const grammar_s
             return fault(p->detail, st, GRAMMAR_FAULT_SYNTAX, NULL, "tools",
                          "this model's vocabulary has no token for tool calls");
         return dsml_to_lark(p, spec, g->dsml, &src->text, st);
-    case GRAMMAR_TEXT:
-        break;
     }
     return DI_OK;
 }
@@ -343,7 +341,7 @@ static grammar_prog *new_prog(grammar *g, const grammar_spec *spec)
     atomic_init(&p->refs, 1);
     p->kind = spec->kind;
     p->calls = spec->kind == GRAMMAR_TOOL_CALL || spec->kind == GRAMMAR_TOOL_CALL_REQUIRED;
-    p->bytes = spec->kind == GRAMMAR_TEXT ? sizeof *p : PROG_BYTES + PROG_BYTES_PER_BYTE * spec->n;
+    p->bytes = PROG_BYTES + PROG_BYTES_PER_BYTE * spec->n;
     pthread_mutex_init(&p->lock, NULL);
     return p;
 }
@@ -407,8 +405,7 @@ static di_code compile_here(grammar *g, const grammar_spec *spec, grammar_prog *
         rc = di_fail(st, DI_E_NOMEM, "no memory to compile a constraint");
         goto done;
     }
-    if (spec->kind != GRAMMAR_TEXT)
-        DI_TRY(compile_into(p, &pre, spec, st));
+    DI_TRY(compile_into(p, &pre, spec, st));
     str_append(&list, "[", 1);
     str_append(&list, w.json.data, w.json.len);
     str_puts(&list, "]");

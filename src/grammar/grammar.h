@@ -28,7 +28,6 @@ typedef struct grammar_prog grammar_prog;   /* a compiled constraint; immutable,
 typedef struct grammar_state grammar_state; /* of one sequence */
 
 typedef enum grammar_kind {
-    GRAMMAR_TEXT,              /* any text, but no control tokens (tools declared, none allowed) */
     GRAMMAR_JSON,              /* text: a JSON Schema; empty = any JSON value */
     GRAMMAR_JSON_OBJECT,       /* any JSON object */
     GRAMMAR_REGEX,             /* text: a regular expression; the whole answer matches */

@@ -48,7 +48,7 @@ struct grammar_prog {
     size_t bytes;   /* estimate, for the bound of the cache */
 
     pthread_mutex_t lock; /* of the matchers */
-    llg_matcher *base;    /* NULL for GRAMMAR_TEXT */
+    llg_matcher *base;
     llg_matcher *spare[MAX_SPARES];
     int n_spares;
 };

@@ -17,7 +17,7 @@
 
 struct grammar_state {
     grammar_prog *prog;
-    llg_matcher *m;       /* NULL for GRAMMAR_TEXT */
+    llg_matcher *m;
     int64_t len;          /* accepted tokens */
     int64_t active_at;    /* accepted tokens when the grammar started; -1 = in THINK */
     int64_t calls_at;     /* index of the first ｜DSML｜, -1 = none */
@@ -53,8 +53,8 @@ size_t grammar_mask_words(const grammar_prog *p)
 
 /* ---- life ---- */
 
-/* A matcher at its beginning: a spare that has seen much, or a copy. The last spare is copied and
- * stays, so that what it knows is not lost. */
+/* A matcher at its beginning, NULL when out of memory: a spare that has seen much, or a copy. The
+ * last spare is copied and stays, so that what it knows is not lost. */
 static llg_matcher *take_matcher(grammar_prog *p)
 {
     const llg_api *llg = p->g->llg;
@@ -95,12 +95,12 @@ di_code grammar_state_new(grammar_prog *p, const grammar_start *start, grammar_s
         (start->in_reasoning || (g->think_begin >= 0 && start->last_token == g->think_begin));
 
     *out = NULL;
-    if (!s || !(s->row = mem_try_calloc(g->n_words, sizeof *s->row))) {
+    if (!s || !(s->row = mem_try_calloc(g->n_words, sizeof *s->row)) || !(s->m = take_matcher(p))) {
+        if (s)
+            mem_free(s->row);
         mem_free(s);
         return di_fail(st, DI_E_NOMEM, "no memory for a constraint");
     }
-    if (p->base)
-        s->m = take_matcher(p);
     s->prog = grammar_prog_ref(p);
     s->started_active = !thinks;
     s->active_at = thinks ? -1 : 0;
@@ -116,8 +116,9 @@ grammar_state *grammar_state_clone(const grammar_state *s)
     size_t n = s->prog->g->n_words;
     grammar_state *c = mem_try_calloc(1, sizeof *c);
     uint32_t *row = mem_try_calloc(n, sizeof *row);
+    llg_matcher *m = c && row ? s->prog->g->llg->clone_matcher(s->m) : NULL;
 
-    if (!c || !row) {
+    if (!m) {
         mem_free(c);
         mem_free(row);
         return NULL;
@@ -125,7 +126,7 @@ grammar_state *grammar_state_clone(const grammar_state *s)
     *c = *s;
     c->row = row;
     memcpy(row, s->row, n * sizeof *row);
-    c->m = s->m ? s->prog->g->llg->clone_matcher(s->m) : NULL;
+    c->m = m;
     grammar_prog_ref(c->prog);
     return c;
 }
@@ -134,8 +135,7 @@ void grammar_state_free(grammar_state *s)
 {
     if (!s)
         return;
-    if (s->m)
-        give_matcher(s->prog, s->m);
+    give_matcher(s->prog, s->m);
     grammar_prog_unref(s->prog);
     mem_free(s->row);
     mem_free(s);
@@ -143,7 +143,7 @@ void grammar_state_free(grammar_state *s)
 
 const char *grammar_state_error(grammar_state *s)
 {
-    return s->m ? s->prog->g->llg->matcher_get_error(s->m) : NULL;
+    return s->prog->g->llg->matcher_get_error(s->m);
 }
 
 /* ---- rows ---- */
@@ -157,13 +157,6 @@ static void fill_think(const grammar_state *s, uint32_t *row)
     else
         memcpy(row, g->plain_row, g->n_words * sizeof *row);
     set_bit(row, g->think_end);
-}
-
-static void fill_text(const grammar *g, uint32_t *row)
-{
-    memcpy(row, g->plain_row, g->n_words * sizeof *row);
-    for (int i = 0; i < g->n_eos; i++)
-        set_bit(row, g->eos[i]);
 }
 
 static void fill_eos(const grammar *g, uint32_t *row)
@@ -207,8 +200,6 @@ static bool own_row(grammar_state *s)
         fill_think(s, s->row);
     else if (s->done)
         fill_eos(s->prog->g, s->row);
-    else if (!s->m)
-        fill_text(s->prog->g, s->row);
     else
         some = fill_active(s, s->row);
     s->row_at = some ? s->len : -1;
@@ -241,7 +232,7 @@ static bool takes(grammar_state *s, int32_t token)
 
     if (!may_write(s, token))
         return false;
-    if (!s->m || (s->row_at == s->len && get_bit(s->row, token)))
+    if (s->row_at == s->len && get_bit(s->row, token))
         return true;
     return g->llg->matcher_validate_tokens(s->m, &id, 1) == 1;
 }
@@ -256,8 +247,7 @@ static bool accept_active(grammar_state *s, int32_t token)
         if (!grammar_can_stop(s))
             return false;
         s->done = true;
-    } else if (!takes(s, token) ||
-               (s->m && g->llg->matcher_consume_token(s->m, (uint32_t)token) != 0)) {
+    } else if (!takes(s, token) || g->llg->matcher_consume_token(s->m, (uint32_t)token) != 0) {
         return false;
     }
     if (token == g->dsml && s->calls_at < 0)
@@ -293,7 +283,7 @@ void grammar_rollback(grammar_state *s, int n)
     if (n == 0)
         return;
     /* A failure is the matcher's for good: the next row says so. */
-    if (s->m && fed > keep)
+    if (fed > keep)
         (void)s->prog->g->llg->matcher_rollback(s->m, (size_t)(fed - keep));
     s->done = false;
     s->len = len;
@@ -330,7 +320,7 @@ int grammar_forced(grammar_state *s, int32_t *token, int cap)
     const grammar *g = s->prog->g;
     int n;
 
-    if (!s->m || s->active_at < 0 || s->done || cap <= 0 || g->llg->matcher_is_stopped(s->m))
+    if (s->active_at < 0 || s->done || cap <= 0 || g->llg->matcher_is_stopped(s->m))
         return 0;
     /* Ids are below 2^31: the same bits either way. */
     n = g->llg->matcher_compute_ff_tokens(s->m, (uint32_t *)token, (size_t)cap);
@@ -346,7 +336,7 @@ bool grammar_can_stop(grammar_state *s)
 {
     if (s->active_at < 0)
         return false;
-    return s->done || !s->m || s->prog->g->llg->matcher_is_accepting(s->m);
+    return s->done || s->prog->g->llg->matcher_is_accepting(s->m);
 }
 
 bool grammar_must_stop(grammar_state *s)
@@ -355,7 +345,7 @@ bool grammar_must_stop(grammar_state *s)
 
     if (s->active_at < 0)
         return false;
-    return s->done || (s->m && llg->matcher_is_stopped(s->m) && !llg->matcher_get_error(s->m));
+    return s->done || (llg->matcher_is_stopped(s->m) && !llg->matcher_get_error(s->m));
 }
 
 bool grammar_in_calls(const grammar_state *s)

@@ -17,10 +17,10 @@ static grammar_kind kind_of(recipe_constraint_kind k)
     case RECIPE_CONSTRAINT_TOOL_CALL:
         return GRAMMAR_TOOL_CALL;
     case RECIPE_CONSTRAINT_TOOL_CALL_REQUIRED:
-        return GRAMMAR_TOOL_CALL_REQUIRED;
-    default:
-        return GRAMMAR_TEXT;
+    case RECIPE_CONSTRAINT_NONE: /* there is nothing to compile */
+        break;
     }
+    return GRAMMAR_TOOL_CALL_REQUIRED;
 }
 
 static bool any_strict(const recipe_chat *c)
