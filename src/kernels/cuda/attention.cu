@@ -2,19 +2,6 @@
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/launch.cuh"
 
-/* RMS factor of a row in global memory. */
-static __device__ float rms_factor(const bf16 *x, int64_t n, float eps)
-{
-    float sum = 0;
-
-    for (int64_t i = threadIdx.x; i < n; i += THREADS) {
-        float v = from_bf(x[i]);
-
-        sum = fmaf(v, v, sum);
-    }
-    return 1.0f / sqrtf(block_sum(sum) / (float)n + eps);
-}
-
 /* ---- qkv ---- */
 
 /* Where a row of the step lies in its sequence's ring; NULL: behind it come ring_rows others. A
@@ -26,54 +13,94 @@ static __device__ uint8_t *ring_place(const step &s, const kv_layout &l, int rin
     return row < s.row0[seq + 1] - l.ring_rows ? NULL : kv_ring(&l, &s.view[seq], ring, s.pos[row]);
 }
 
-/* One block per row. No rows in `s`: the rings are left alone. */
-static __global__ void qkv_kernel(qkv_args a, weight q_norm, weight kv_norm, step s,
-                                  const __grid_constant__ kv_layout l)
+/* A thread has the values threadIdx.x, + THREADS, ... of a row of n, at most EACH: x = RMS(x, w).
+ * Values behind the row are 0. */
+template <int EACH>
+static __device__ __forceinline__ void norm_row(float (&x)[EACH], const float (&w)[EACH], int n,
+                                                float eps)
 {
-    after_previous();
+    float sum = 0, r;
 
-    extern __shared__ float kv[];
-    int64_t row = blockIdx.x, dim = a.dim, rank = a.q_rank, nope = dim - a.rope;
-    const bf16 *in = (const bf16 *)a.qkv + row * (rank + dim);
-    const float *cs = a.cs + row * a.rope;
-    uint8_t *out = a.kv_rows + row * l.ring_row_bytes;
-    uint8_t *place = row < s.n_rows ? ring_place(s, l, a.ring, (int32_t)row) : NULL;
-    float r;
+#pragma unroll
+    for (int k = 0; k < EACH; k++)
+        sum = fmaf(x[k], x[k], sum);
+    r = 1.0f / sqrtf(block_sum(sum) / (float)n + eps);
+#pragma unroll
+    for (int k = 0; k < EACH; k++)
+        x[k] = bf16_round(w[k] * (x[k] * r));
+}
 
-    if (rank > 0) {
-        r = rms_factor(in, rank, a.eps);
-        for (int64_t i = threadIdx.x; i < rank; i += THREADS)
-            ((bf16 *)a.qr_q8)[row * rank + i] =
-                q8_value(bf16_round(vec(q_norm, i) * (from_bf(in[i]) * r)));
+/* Blocks (row, part): the latent query, if there is one, and last the window key. Norms are fetched
+ * while the kernel before ends. No rows in `s`: the rings are left alone. */
+template <int EACH>
+static __global__ void __launch_bounds__(THREADS)
+    qkv_kernel(qkv_args a, weight q_norm, weight kv_norm, step s,
+               const __grid_constant__ kv_layout l)
+{
+    bool key = blockIdx.y == gridDim.y - 1;
+    int row = blockIdx.x, rank = a.q_rank, n = key ? a.dim : rank, nope = a.dim - a.rope;
+    const bf16 *in = (const bf16 *)a.qkv + (int64_t)row * (rank + a.dim) + (key ? rank : 0);
+    const float *cs = a.cs + (int64_t)row * a.rope;
+    uint8_t *out = a.kv_rows + row * l.ring_row_bytes, *place = NULL;
+    float x[EACH], w[EACH];
+
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+        int i = k * THREADS + (int)threadIdx.x;
+
+        w[k] = i < n ? vec(key ? kv_norm : q_norm, i) : 0;
     }
-    in += rank;
-    r = rms_factor(in, dim, a.eps);
-    for (int64_t i = threadIdx.x; i < dim; i += THREADS)
-        kv[i] = bf16_round(vec(kv_norm, i) * (from_bf(in[i]) * r));
-    __syncthreads();
-    for (int64_t i = threadIdx.x; i < a.rope / 2; i += THREADS)
-        rotate(&kv[nope + 2 * i], &kv[nope + 2 * i + 1], cs[2 * i], cs[2 * i + 1]);
-    __syncthreads();
-    for (int64_t i = threadIdx.x; i < dim; i += THREADS) {
-        float scale;
-        uint8_t code = q8_code(kv[i], &scale), power = (uint8_t)(__float_as_uint(scale) >> 23);
+    after_previous();
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+        int i = k * THREADS + (int)threadIdx.x;
 
+        x[k] = i < n ? from_bf(in[i]) : 0;
+    }
+    if (key && row < s.n_rows)
+        place = ring_place(s, l, a.ring, row);
+    norm_row(x, w, n, a.eps);
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+        int i = k * THREADS + (int)threadIdx.x;
+        float scale, other, first, second;
+        uint8_t code;
+
+        if (i >= n) /* whole warps */
+            break;
+        if (!key) {
+            ((bf16 *)a.qr_q8)[(int64_t)row * rank + i] = q8_value(x[k]);
+            continue;
+        }
+        other = __shfl_xor_sync(ALL, x[k], 1); /* the other one of a pair */
+        first = i & 1 ? other : x[k];
+        second = i & 1 ? x[k] : other;
+        if (i >= nope) {
+            rotate(&first, &second, cs[(i - nope) / 2 * 2], cs[(i - nope) / 2 * 2 + 1]);
+            x[k] = i & 1 ? second : first;
+        }
+        code = q8_code(x[k], &scale);
         out[i] = code;
         if (place)
             place[i] = code;
-        if (i % 32 == 0)
-            out[dim + i / 32] = power;
-        if (i % 32 == 0 && place)
-            place[dim + i / 32] = power;
+        if (i % 32)
+            continue;
+        out[n + i / 32] = (uint8_t)(__float_as_uint(scale) >> 23);
+        if (place)
+            place[n + i / 32] = (uint8_t)(__float_as_uint(scale) >> 23);
     }
 }
 
 void cuda_qkv(cuda_impl *c, const qkv_args *a)
 {
+    int widest = a->dim > a->q_rank ? a->dim : a->q_rank;
+    dim3 grid((unsigned)a->n, a->q_rank > 0 ? 2 : 1);
     weight none = {};
     step left = {};
 
-    launch(c, "qkv", qkv_kernel, a->n, THREADS, (size_t)a->dim * sizeof(float), *a,
+    if (widest > 32 * THREADS)
+        cuda_note(c, cudaErrorNotSupported, "qkv: more than 8192 columns");
+    launch(c, "qkv", widest > 8 * THREADS ? qkv_kernel<32> : qkv_kernel<8>, grid, THREADS, 0, *a,
            a->q_norm ? *a->q_norm : none, *a->kv_norm, a->commit ? *a->commit : left, *a->layout);
 }
 
