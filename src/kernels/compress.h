@@ -2,6 +2,8 @@
  * layer runs: linear (wkv, wgate) -> compress_pool -> linear (wk) -> compress_store. */
 #pragma once
 
+#include <stdbool.h>
+
 #include "kernels/step.h"
 
 struct weight;
@@ -11,12 +13,15 @@ struct weight;
  *   ratio r: per channel w = softmax over the group's r gates z_t; pooled = bf(sum_t w_t a_t);
  *            lat = RMS(pooled, norm); proj [n][2*dim] f32: a, then z
  * Also puts the last open_rows rows of proj of every sequence into its open ring (after reading),
- * so that a later step finds the tokens of a group that is still open. */
+ * so that a later step finds the tokens of a group that is still open. With `few`, no sequence has
+ * more than open_rows - ratio + 1 rows: none of them takes the place of a token that is read, and
+ * both may happen at once. */
 typedef struct compress_pool_args {
     const step *s;
     const step_groups *g;
     const kv_layout *layout;
     int owner;
+    bool few;
     float eps;
     const void *proj;
     const struct weight *norm; /* WEIGHT_VEC_BF16 [dim] */

@@ -133,6 +133,7 @@ static void compress(model *m, int layer)
                                                    .g = &c->g,
                                                    .layout = &m->layout,
                                                    .owner = p->owner,
+                                                   .few = m->rings_at_once,
                                                    .eps = m->cfg.rms_eps,
                                                    .proj = m->b.proj,
                                                    .norm = w->compress_norm,

@@ -123,8 +123,8 @@ struct model {
     step_rows rows;                /* of the forward or of the draft that runs */
     step_rows tail;                /* the last ring_rows rows of every sequence, packed */
     bool tail_is_all;              /* these are all rows: `rows` is used instead */
-    bool rings_at_once;            /* no row takes a key's place that others attend (attention.h) */
-    step_rows kept;                /* the rows that go on behind the split, when not all do */
+    bool rings_at_once; /* no row takes a place in a ring that the step reads (attention.h) */
+    step_rows kept;     /* the rows that go on behind the split, when not all do */
     bool cut;          /* rows stop at the split of this step, or see fewer window keys behind it */
     int n_leads;       /* sequences with rows that stop there */
     dual lead;         /* [n_leads][2] 0 and the number of these rows */

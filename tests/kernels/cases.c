@@ -158,6 +158,8 @@ const op_case op_cases[] = {
 
     SEQ(OP_COMPRESS_POOL, "ratio 2", .items = 9, .dim = 512, .cols = 128, .ratio = 2, .len = 61,
         .chunk = 9, ACT_TOL),
+    SEQ(OP_COMPRESS_POOL, "ratio 2, few rows", .items = 9, .dim = 512, .cols = 128, .ratio = 2,
+        .len = 61, .chunk = 6, .flags = OP_AT_ONCE, ACT_TOL),
     SEQ(OP_COMPRESS_POOL, "ratio 2, single rows", .items = 300, .dim = 64, .cols = 32, .ratio = 2,
         ACT_TOL),
     SEQ(OP_COMPRESS_POOL, "ratio 4", .items = 9, .dim = 96, .cols = 32, .ratio = 4, .len = 3,

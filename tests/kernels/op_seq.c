@@ -195,6 +195,7 @@ static void build_compress_pool(op_inst *o)
         .s = &o->s,
         .g = &o->groups,
         .layout = &o->layout,
+        .few = c->flags & OP_AT_ONCE,
         .eps = 1e-20f,
         .norm = op_weight(o, "norm", WEIGHT_VEC_BF16, 1, dim, false),
         .lat = lat,

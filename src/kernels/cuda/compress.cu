@@ -48,36 +48,30 @@ static __device__ float pool_channel(const compress_pool_args &a, const step &s,
     return bf16_round(sum);
 }
 
-/* One block per group. */
-static __global__ void pool_kernel(compress_pool_args a, step s, step_groups g,
-                                   const __grid_constant__ kv_layout l, weight norm)
+/* Latent of a group. */
+static __device__ void pool_group(const compress_pool_args &a, const step &s, const step_groups &g,
+                                  const kv_layout &l, const weight &norm, int group)
 {
-    after_previous();
-
     extern __shared__ float x[];
     int64_t dim = l.head_dim;
-    int32_t last = g.last_row[blockIdx.x];
-    int64_t entry = g.entry[blockIdx.x];
+    int32_t last = g.last_row[group];
+    int64_t entry = g.entry[group];
 
     if (last == STEP_NO_GROUP)
         return;
-
     for (int64_t d = threadIdx.x; d < dim; d += THREADS)
         x[d] = g.ratio == 1 ? from_bf(((const bf16 *)a.proj)[last * dim + d])
                             : pool_channel(a, s, l, g.ratio, last, entry, d);
     rms_row(x, norm, dim, a.eps);
     for (int64_t d = threadIdx.x; d < dim; d += THREADS)
-        ((bf16 *)a.lat)[blockIdx.x * dim + d] = to_bf(x[d]);
+        ((bf16 *)a.lat)[group * dim + d] = to_bf(x[d]);
 }
 
-/* One block per row: those among the last open_rows of their sequence are kept for groups of later
- * steps. */
-static __global__ void keep_open_kernel(compress_pool_args a, step s,
-                                        const __grid_constant__ kv_layout l)
+/* A row among the last open_rows of its sequence is kept for groups of later steps. */
+static __device__ void keep_open(const compress_pool_args &a, const step &s, const kv_layout &l,
+                                 int row)
 {
-    after_previous();
-
-    int32_t row = blockIdx.x, seq = s.seq[row];
+    int32_t seq = s.seq[row];
     const float *from = (const float *)a.proj + (int64_t)row * 2 * l.head_dim;
     float *to;
 
@@ -88,16 +82,37 @@ static __global__ void keep_open_kernel(compress_pool_args a, step s,
         to[i] = from[i];
 }
 
+/* One block per group, then one per row. `first`: how many of them are left out. */
+static __global__ void pool_kernel(compress_pool_args a, step s, step_groups g,
+                                   const __grid_constant__ kv_layout l, weight norm, int first)
+{
+    int at = first + (int)blockIdx.x;
+
+    after_previous();
+    if (at < g.n)
+        pool_group(a, s, g, l, norm, at);
+    else
+        keep_open(a, s, l, at - g.n);
+}
+
+static void pool_blocks(cuda_impl *c, const compress_pool_args *a, int first, int n)
+{
+    if (n > 0)
+        launch(c, "compress_pool", pool_kernel, (unsigned)n, THREADS,
+               (size_t)a->layout->head_dim * sizeof(float), *a, *a->s, *a->g, *a->layout, *a->norm,
+               first);
+}
+
 void cuda_compress_pool(cuda_impl *c, const compress_pool_args *a)
 {
-    const kv_layout *l = a->layout;
+    int groups = a->g->n, kept = a->g->ratio > 1 ? a->s->n_rows : 0;
 
-    if (a->g->n > 0) {
-        launch(c, "compress_pool", pool_kernel, a->g->n, THREADS,
-               (size_t)l->head_dim * sizeof(float), *a, *a->s, *a->g, *l, *a->norm);
+    if (a->few) {
+        pool_blocks(c, a, 0, groups + kept);
+        return;
     }
-    if (a->g->ratio > 1)
-        launch(c, "compress_pool", keep_open_kernel, a->s->n_rows, THREADS, 0, *a, *a->s, *l);
+    pool_blocks(c, a, 0, groups);
+    pool_blocks(c, a, groups, kept);
 }
 
 /* ---- store ---- */
