@@ -462,7 +462,7 @@ static void run_arrivals(const target *p, int per_s, double seconds, samples *ou
 #define FLOOR_HEAD "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 #define FLOOR_TAIL "00000000]}, \"text\": \"\", \"finish_reason\": null}\n\n\r\n"
 
-/* A writer's streams: one that began is due every step; the list is in that order. */
+/* A writer's streams: one that began is due every step. */
 typedef struct floor_stream {
     int fd, n_written;
     uint64_t due_ns;
@@ -472,7 +472,7 @@ typedef struct floor_state {
     const settings *o;
     int ep, listen_fd;
     floor_stream *s;
-    int *queue; /* of indices, a ring of o->streams */
+    int *queue; /* of indices, a ring of o->streams, in the order in which they are due */
     int head, n_running, n_begun;
     char *chunk; /* the bytes of an event, with room for the time at `stamp` */
     size_t n_chunk;
@@ -496,7 +496,24 @@ static void make_chunk(floor_state *f, size_t n)
     f->n_chunk = n;
 }
 
-/* Takes connections and requests; a stream that has asked begins. */
+/* A stream that has asked begins: into the order of those that are due within the step. Later a
+ * stream that was written is due behind all others. */
+static void floor_begin(floor_state *f, int fd, uint64_t due_ns)
+{
+    int idx = f->n_begun++, at = f->n_running++;
+
+    f->s[idx] = (floor_stream){fd, 0, due_ns};
+    for (; at > 0; at--) {
+        int before = f->queue[(f->head + at - 1) % f->o->streams];
+
+        if (f->s[before].due_ns <= due_ns)
+            break;
+        f->queue[(f->head + at) % f->o->streams] = before;
+    }
+    f->queue[(f->head + at) % f->o->streams] = idx;
+}
+
+/* Takes connections and requests. */
 static void floor_serve(floor_state *f, const struct epoll_event *got, int n)
 {
     uint64_t step = (uint64_t)f->o->step_us * 1000, now = clock_ns();
@@ -505,7 +522,6 @@ static void floor_serve(floor_state *f, const struct epoll_event *got, int n)
     for (int i = 0; i < n; i++) {
         struct epoll_event e = {.events = EPOLLIN, .data.fd = got[i].data.fd};
         int fd = got[i].data.fd;
-        floor_stream *s;
 
         if (fd == f->listen_fd) {
             e.data.fd = accept4(fd, NULL, NULL, SOCK_NONBLOCK);
@@ -515,9 +531,7 @@ static void floor_serve(floor_state *f, const struct epoll_event *got, int n)
         epoll_ctl(f->ep, EPOLL_CTL_DEL, fd, NULL);
         if (read(fd, buf, sizeof buf) <= 0 || write(fd, FLOOR_HEAD, sizeof FLOOR_HEAD - 1) < 0)
             _exit(2);
-        s = &f->s[f->n_begun];
-        *s = (floor_stream){fd, 0, f->o->together ? (now + step - 1) / step * step : now};
-        f->queue[(f->head + f->n_running++) % f->o->streams] = f->n_begun++;
+        floor_begin(f, fd, f->o->together ? (now + step - 1) / step * step : now);
     }
 }
 
