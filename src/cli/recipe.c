@@ -67,7 +67,10 @@ static opt_result parse_options(cli_options *o, int argc, char **argv, di_status
             "parse reads {\"chunks\": [...], \"finish\": \"Stop\", \"body\": {...}, \"id\", "
             "\"fingerprint\",\n\"prompt_tokens\", \"cached_tokens\"}, or the list of chunks alone; "
             "a chunk is\n[\"text\", tokens] or {\"ids\": [...], \"logprobs\": [...]}. Without a "
-            "tokenizer render\nprints no ids and parse takes text only.",
+            "tokenizer render\nprints no ids and parse takes text only. An image is the one id of "
+            "its "
+            "placeholder\n(129264), not its block of tokens; it is named on standard error.",
+
     };
     int first = 0;
     opt_result got = opt_parse(&program, argc, argv, &first, st);
@@ -257,6 +260,16 @@ static void put_error(const cli_options *o, const recipe_error *e, str *out)
     str_fini(&body);
 }
 
+/* The number of ids is not what the released model would read: its images are blocks of tokens. */
+static void tell_images(size_t n)
+{
+    fprintf(stderr,
+            "deepinfer recipe: %zu image%s in the prompt, each as the one id of its placeholder, "
+            "not as "
+            "its block of 184 to 1024 tokens; the engine reads no images and refuses the request\n",
+            n, n == 1 ? "" : "s");
+}
+
 static di_code render(const cli_options *o, const str *in, str *out, bool *found, di_status *st)
 {
     const recipe_options ro = options_of(o);
@@ -276,6 +289,8 @@ static di_code render(const cli_options *o, const str *in, str *out, bool *found
     if (o->tok)
         DI_TRY(recipe_encode(o->tok, &p, &ids, st));
     put_request(&w, &q, &p, &ids);
+    if (q.n_images)
+        tell_images(q.n_images);
 done:
     recipe_request_fini(&q);
     recipe_prompt_fini(&p);

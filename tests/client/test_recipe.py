@@ -28,6 +28,16 @@ def test_render_of_each_protocol_gives_the_same_prompt():
     assert len(prompts) == 1
 
 
+def test_render_says_that_an_image_is_a_placeholder():
+    image = {"type": "image_url", "image_url": {"url": "https://x/y.png"}}
+    body = {**CHAT, "messages": [{"role": "user", "content": [image, image]}]}
+    p = subprocess.run([BINARY, "recipe", "render"], input=json.dumps(body), capture_output=True, text=True)
+    assert p.returncode == 0 and len(json.loads(p.stdout)["images"]) == 2
+    assert "2 images" in p.stderr and "placeholder" in p.stderr and "refuses" in p.stderr
+    assert not subprocess.run([BINARY, "recipe", "render"], input=json.dumps(CHAT), capture_output=True,
+                              text=True).stderr
+
+
 def test_a_refused_request_is_reported_with_its_body():
     rc, out = recipe("render", "--recipe", "strict", text=json.dumps({**CHAT, "messages": []}))
     assert rc == 1
