@@ -77,7 +77,10 @@ void conn_close(conn *c)
     c->prev = NULL;
     c->next = l->dead;
     l->dead = c;
-    atomic_fetch_sub_explicit(&l->srv->n_conns, 1, memory_order_relaxed);
+    if (c->refused)
+        l->n_refused--;
+    else
+        atomic_fetch_sub_explicit(&l->srv->n_conns, 1, memory_order_relaxed);
 }
 
 void conn_free_dead(loop *l)
@@ -574,17 +577,16 @@ static void on_readable(evutil_socket_t fd, short what, void *arg)
     }
 }
 
-void conn_open(loop *l, int fd, const char *peer)
+/* NULL: no memory, and fd is closed. */
+static conn *new_conn(loop *l, int fd, const char *peer)
 {
     conn *c = mem_try_calloc(1, sizeof *c);
 
     if (!c || (l->srv->tls && !(c->tls = tls_begin(l->srv->tls, fd)))) {
         mem_free(c);
         close(fd);
-        return;
+        return NULL;
     }
-    atomic_fetch_add_explicit(&l->srv->n_conns, 1, memory_order_relaxed);
-    metric_count(&l->m, METRIC_connections_opened);
     c->loop = l;
     c->fd = fd;
     c->begin_ns = c->progress_ns = clock_ns();
@@ -597,7 +599,38 @@ void conn_open(loop *l, int fd, const char *peer)
     event_assign(&c->read, l->base, fd, EV_READ | EV_PERSIST, on_readable, c);
     event_assign(&c->write, l->base, fd, EV_WRITE, on_writable, c);
     event_add(&c->read, NULL);
+    return c;
+}
+
+void conn_open(loop *l, int fd, const char *peer)
+{
+    conn *c = new_conn(l, fd, peer);
+
+    if (!c)
+        return;
+    atomic_fetch_add_explicit(&l->srv->n_conns, 1, memory_order_relaxed);
+    metric_count(&l->m, METRIC_connections_opened);
     on_readable(fd, EV_READ, c); /* a client's first bytes are often there already */
+}
+
+void conn_refuse(loop *l, int fd, const char *peer, const char *text, size_t n)
+{
+    conn *c;
+
+    if (l->n_refused >= REFUSED_MOST || l->srv->tls) {
+        close(fd);
+        return;
+    }
+    c = new_conn(l, fd, peer);
+    if (!c)
+        return;
+    l->n_refused++;
+    c->refused = true;
+    c->state = CONN_LINGER;
+    if (send(fd, text, n, MSG_NOSIGNAL) < 0)
+        conn_close(c);
+    else
+        shutdown(fd, SHUT_WR);
 }
 
 /* ---- time ---- */

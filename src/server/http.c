@@ -5,8 +5,9 @@
 #include <string.h>
 #include <strings.h>
 
-#define KEEP_BYTES  1024 /* of a buffer, from one request of a connection to the next */
-#define MAX_TRAILER 4096
+#define KEEP_BYTES    1024 /* of a buffer, from one request of a connection to the next */
+#define MAX_TRAILER   4096
+#define TLS_HANDSHAKE 0x16 /* first byte of a client that wants TLS */
 
 static void bad(http_request *r, int status, const char *problem)
 {
@@ -288,6 +289,12 @@ static size_t feed_head(http_request *r, const char *data, size_t n)
     }
     if (r->head.len == 0)
         return skipped;
+    if (!is_token(r->head.data[0])) { /* its empty line might never come either */
+        bad(r, 400,
+            r->head.data[0] == TLS_HANDSHAKE ? "this port speaks plain HTTP, not TLS"
+                                             : "this is not an HTTP request");
+        return n;
+    }
     from = before > 3 ? before - 3 : 0;
     end = memmem(r->head.data + from, r->head.len - from, "\r\n\r\n", 4);
     /* Seen at once, as its empty line would never come; and whatever else is wrong with the head,

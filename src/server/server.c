@@ -119,7 +119,7 @@ done:
 
 /* ---- accepting ---- */
 
-static void refuse(loop *l, int fd)
+static void refuse(loop *l, int fd, const char *peer)
 {
     static const char body[] = "{\"error\": {\"message\": \"too many connections\", \"type\": "
                                "\"service_unavailable_error\", \"param\": null, \"code\": null}}";
@@ -130,9 +130,7 @@ static void refuse(loop *l, int fd)
                      l->srv->opt.retry_after_s, sizeof body - 1, body);
 
     metric_count(&l->m, METRIC_connections_refused);
-    if (!l->srv->tls && send(fd, text, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-        errno = 0; /* the client learns from the close */
-    close(fd);
+    conn_refuse(l, fd, peer, text, (size_t)n);
 }
 
 static void on_accept(evutil_socket_t listen_fd, short what, void *arg)
@@ -152,13 +150,13 @@ static void on_accept(evutil_socket_t listen_fd, short what, void *arg)
                 log_error(LOG_SERVER, "no descriptor for a connection: raise ulimit -n");
             return;
         }
+        getnameinfo((struct sockaddr *)&a, n, peer, sizeof peer, NULL, 0, NI_NUMERICHOST);
         if (atomic_load_explicit(&l->srv->n_conns, memory_order_relaxed) >= l->srv->opt.max_conns) {
-            refuse(l, fd);
+            refuse(l, fd, peer);
             continue;
         }
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
         setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
-        getnameinfo((struct sockaddr *)&a, n, peer, sizeof peer, NULL, 0, NI_NUMERICHOST);
         conn_open(l, fd, peer);
     }
 }
@@ -376,7 +374,7 @@ di_code server_start(server **out, const server_options *o, const backend *be, d
     DI_TRY(prepare_requests(s, st));
     if (s->opt.tls_cert)
         DI_TRY(tls_load(&s->tls, s->opt.tls_cert, s->opt.tls_key, st));
-    raise_descriptors(s->opt.max_conns + 64);
+    raise_descriptors(s->opt.max_conns + 64 + s->opt.n_loops * REFUSED_MOST);
     s->loops = mem_try_aligned((size_t)s->opt.n_loops * sizeof *s->loops, 64);
     if (!s->loops) {
         rc = di_fail(st, DI_E_NOMEM, "no memory for %d loops", s->opt.n_loops);

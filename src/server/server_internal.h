@@ -68,7 +68,7 @@ struct loop {
     work_done_list finished;
     relay_ring ring;
     conn *first, *dead; /* connections; closed ones wait for the tick to be freed */
-    int n_calls;
+    int n_calls, n_refused;
     str scratch;   /* of relays */
     str out;       /* one chunk, with CHUNK_ROOM bytes in front */
     char date[40]; /* for the header */
@@ -96,7 +96,7 @@ struct conn {
     void *tls; /* NULL = plain */
     struct event read, write;
     conn_state state;
-    bool close_after, watching_close, sent_continue, flushing;
+    bool close_after, watching_close, sent_continue, flushing, refused;
     http_request req;
     str early; /* bytes behind the request that is being answered */
     struct evbuffer *out;
@@ -118,6 +118,10 @@ struct conn {
 #define CHUNK_ROOM 18 /* bytes in front of a chunk's content: its size line */
 
 void conn_open(loop *l, int fd, const char *peer);
+/* One too many: `text` is all that it gets. It stays until the client has read that and closes, for
+ * a close with unread bytes of a request would take the answer back; not when many do so. */
+#define REFUSED_MOST 64 /* of a loop */
+void conn_refuse(loop *l, int fd, const char *peer, const char *text, size_t n);
 /* Close now; a call is told that its client has gone. */
 void conn_close(conn *c);
 void conn_tick(conn *c, uint64_t now_ns);

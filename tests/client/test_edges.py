@@ -1,6 +1,9 @@
 """Edges of the HTTP interface that a hostile or a new client finds first."""
+import contextlib
+import http.client
 import json
 import socket
+import time
 
 import pytest
 
@@ -38,6 +41,36 @@ def test_heads_that_two_programs_could_read_differently(server, fields, status):
 def test_lines_that_end_in_lf_alone_are_answered_at_once(server):
     got = server.raw(b"GET /health HTTP/1.1\nhost: a\n\n", timeout=5)
     assert got.startswith(b"HTTP/1.1 400") and b"CRLF" in got
+
+
+def test_what_is_no_http_is_answered_at_once(server):
+    got = server.raw(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", timeout=5)  # https:// by mistake
+    assert got.startswith(b"HTTP/1.1 400") and b"not TLS" in got
+    got = server.raw(b'{"model": "tiny"}', timeout=5)
+    assert got.startswith(b"HTTP/1.1 400") and b"not an HTTP request" in got
+
+
+def test_a_client_too_many_reads_why_although_it_has_sent_a_body():
+    """A close with unread bytes resets the connection, and the answer is lost on its way."""
+    body = b"x" * 30000
+    request = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body)
+    with serve("--max-connections", 2, "--loops", 1) as s:
+        held = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(2)]
+        assert s.raw(b"").startswith(b"HTTP/1.1 503")
+        for _ in range(30):
+            with socket.create_connection(("127.0.0.1", s.port), timeout=10) as c:
+                c.sendall(request)
+                c.sendall(body)
+                assert c.recv(1000).startswith(b"HTTP/1.1 503")
+        crowd = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(200)]  # is not kept
+        for c in held + crowd:
+            c.close()
+        for _ in range(50):
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                if s.request("GET", "/health")[0] == 200:
+                    return
+            time.sleep(0.1)
+        raise AssertionError("the server goes on refusing")
 
 
 def test_an_identity_coding_is_none(server):
