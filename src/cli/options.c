@@ -322,11 +322,14 @@ di_code opt_read_file(const opt_program *p, const char *path, char **text, di_st
     int number = 0;
     size_t n;
     di_code rc = read_environment(p, st);
+    char *at = NULL;
 
     *text = NULL;
     if (rc == DI_OK)
         rc = file_read(text, &n, path, MAX_FILE, st);
-    for (char *at = rc == DI_OK ? *text : NULL, *next; at && rc == DI_OK; at = next) {
+    if (rc == DI_OK) /* some editors begin a file with a byte order mark */
+        at = *text + (strncmp(*text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0);
+    for (char *next; at && rc == DI_OK; at = next) {
         next = strchr(at, '\n');
         if (next)
             *next++ = 0;

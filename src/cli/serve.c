@@ -228,14 +228,16 @@ static di_code run(serve_options *o, const sigset_t *set, di_status *st)
     backend be = {0};
     server *s = NULL;
     server_options so;
+    bool v6;
     di_code rc;
 
     DI_TRY(open_backend(o, &svc, &be, st));
     name_model(o);
     so = server_options_of(o);
     DI_TRY(server_start(&s, &so, &be, st));
-    log_info(LOG_SERVER, "serving model=%s url=%s://%s:%d", o->names.item[0],
-             o->tls_cert ? "https" : "http", o->host, server_port(s));
+    v6 = strchr(o->host, ':') != NULL; /* in a URL an address with colons stands in brackets */
+    log_info(LOG_SERVER, "serving model=%s url=%s://%s%s%s:%d", o->names.item[0],
+             o->tls_cert ? "https" : "http", v6 ? "[" : "", o->host, v6 ? "]" : "", server_port(s));
     serve_until_signal(o, s, set);
 done:
     server_stop(s);

@@ -88,6 +88,10 @@ static di_code read_line(key_table *t, char *text, const char *file, int line, d
 
     if (!word || *word == '#')
         return DI_OK;
+    for (size_t i = 0; i < t->n; i++)
+        if (strcmp(t->key[i].secret, word) == 0)
+            return di_fail(st, DI_E_FORMAT, "\"%s\" line %d: this key was given before", file,
+                           line);
     k = add_key(t, word, st);
     if (!k)
         return DI_E_NOMEM;

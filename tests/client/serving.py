@@ -38,9 +38,7 @@ class Server:
             if not line:
                 raise RuntimeError("".join(self.lines) or "the server ended without a word")
             self.lines.append(line)
-            found = re.search(r"url=https?://[^ :]*:(\d+)", line) or \
-                re.search(r'"url": "https?://[^ :]*:(\d+)"', line) or \
-                re.search(r"https?://[^ :]*:(\d+)", line)
+            found = re.search(r"https?://(?:\[[^ ]*\]|[^ :]*):(\d+)", line)
             if found:
                 self.port = int(found.group(1))
         self.url = f"http://127.0.0.1:{self.port}"

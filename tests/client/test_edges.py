@@ -73,6 +73,31 @@ def test_a_client_too_many_reads_why_although_it_has_sent_a_body():
         raise AssertionError("the server goes on refusing")
 
 
+def test_an_address_of_ipv6_stands_in_brackets():
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6")
+    try:
+        with serve("--host", "::1") as s:
+            assert f"http://[::1]:{s.port}" in "".join(s.lines)
+            with socket.create_connection(("::1", s.port), timeout=10) as c:
+                c.sendall(b"GET /health HTTP/1.1\r\nhost: [::1]\r\n\r\n")
+                assert c.recv(1000).startswith(b"HTTP/1.1 200")
+    except RuntimeError as e:
+        assert "could not listen" in str(e)
+        pytest.skip("no IPv6")
+
+
+def test_files_of_options_and_keys(tmp_path):
+    conf, keys = tmp_path / "conf", tmp_path / "keys"
+    conf.write_bytes(b"\xef\xbb\xbfserved-model-name = named\r\n# by an editor that marks its files\r\n")
+    with serve("--config", conf) as s:
+        assert "named" in {m["id"] for m in json.loads(s.get("/v1/models"))["data"]}
+    keys.write_text("one name=a\ntwo\none requests_per_minute=1\n")
+    with pytest.raises(RuntimeError, match="line 3: this key was given before"), \
+            serve("--api-key-file", keys):
+        pass
+
+
 def test_an_identity_coding_is_none(server):
     got = server.raw(b"POST /detokenize HTTP/1.1\r\nhost: a\r\ncontent-encoding: identity\r\n"
                      b"authorization: Bearer k\r\nconnection: close\r\n"
