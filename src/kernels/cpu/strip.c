@@ -16,10 +16,12 @@
 
 #if defined(CPU_AVX512)
 #define TILE   12 /* rows of x whose sums stay in registers, TILE_NV vectors each */
-#define DIRECT 3  /* up to this many rows take the first path */
+#define DIRECT 6  /* up to this many rows take the first path */
+#define KEPT   3  /* ... and up to this many have their sums of the whole strip in registers */
 #else
 #define TILE   6
 #define DIRECT 2
+#define KEPT   2
 #endif
 #define TILE_NV 2
 
@@ -147,65 +149,96 @@ INLINE void decode_scale(vf scale[NV], strip_format format, const strip *s, int6
  * because its window holds few lines of weights with the work on them. */
 INLINE void prefetch(const uint8_t *at)
 {
-    _mm_prefetch((const char *)at + 4096, _MM_HINT_T1);
+    _mm_prefetch((const char *)at + 3072, _MM_HINT_T1);
     _mm_prefetch((const char *)at + 512, _MM_HINT_T0);
 }
 
-/* First path: n rows, x [n_blocks][n][BLOCK]. */
+/* First path: n rows, x [n_blocks][n][BLOCK]. Columns are a loop over a line or two of weights:
+ * unrolled further, the compiler moves all prefetches of a block to its beginning. */
 INLINE void direct(float *out, strip_format format, const strip *s, const float *x, int n)
 {
-    vf total[DIRECT][NV];
+    const int per_column = format == STRIP_FP4 ? STRIP / 2 : (int)block_bytes(format) / BLOCK;
+    const int columns = format == STRIP_FP4 ? 8 : 2; /* what one load decodes to */
+    const bool kept = n <= KEPT;
+    vf total[KEPT][NV];
 
     UNROLL
-    for (int t = 0; t < n; t++)
-        for (int v = 0; v < NV; v++)
-            total[t][v] = vf_zero();
+    for (int t = 0; t < n; t++) {
+        for (int v = 0; v < NV; v++) {
+            if (kept)
+                total[t][v] = vf_zero();
+            else
+                vf_store(out + t * STRIP + v * VF, vf_zero());
+        }
+    }
     for (int64_t b = 0; b < s->n_blocks; b++, x += n * BLOCK) {
         const uint8_t *block = s->data + (size_t)b * block_bytes(format);
-        const int per_column = (int)block_bytes(format) / BLOCK;
         vf sum[DIRECT][NV], scale[NV];
 
-        UNROLL
-        for (int t = 0; t < n; t++)
-            for (int v = 0; v < NV; v++)
-                sum[t][v] = vf_zero();
-        UNROLL
-        for (int k = 0; k < BLOCK; k++) {
-            vf w[NV];
-
-            if (k * per_column / 64 != (k + 1) * per_column / 64)
-                prefetch(block + k * per_column);
-            decode(w, format, block, k);
-            UNROLL
-            for (int t = 0; t < n; t++) {
-                vf xk = vf_set(x[t * BLOCK + k]);
-
-                for (int v = 0; v < NV; v++)
-                    sum[t][v] = vf_fma(w[v], xk, sum[t][v]);
-            }
-        }
         decode_scale(scale, format, s, b);
         UNROLL
         for (int t = 0; t < n; t++)
             for (int v = 0; v < NV; v++)
-                total[t][v] = vf_fma(sum[t][v], scale[v], total[t][v]);
+                sum[t][v] = vf_zero();
+        for (int k = 0; k < BLOCK; k += columns, block += columns * per_column) {
+            UNROLL
+            for (int c = 0; c < columns; c++) {
+                vf w[NV];
+
+                if (c * per_column / 64 != (c + 1) * per_column / 64)
+                    prefetch(block + c * per_column);
+                decode(w, format, block, c);
+                UNROLL
+                for (int t = 0; t < n; t++) {
+                    vf xk = vf_set(x[t * BLOCK + k + c]);
+
+                    for (int v = 0; v < NV; v++)
+                        sum[t][v] = vf_fma(w[v], xk, sum[t][v]);
+                }
+            }
+        }
+        UNROLL
+        for (int t = 0; t < n; t++) {
+            for (int v = 0; v < NV; v++) {
+                float *to = out + t * STRIP + v * VF;
+
+                if (kept)
+                    total[t][v] = vf_fma(sum[t][v], scale[v], total[t][v]);
+                else
+                    vf_store(to, vf_fma(sum[t][v], scale[v], vf_load(to)));
+            }
+        }
     }
     UNROLL
-    for (int t = 0; t < n; t++)
+    for (int t = 0; kept && t < n; t++)
         for (int v = 0; v < NV; v++)
             vf_store(out + t * STRIP + v * VF, total[t][v]);
 }
 
-INLINE void direct_n(float *out, strip_format format, const strip *s, const float *x, int n)
+static void direct_n(float *out, strip_format format, const strip *s, const float *x, int n)
 {
-    if (n == 1)
-        direct(out, format, s, x, 1);
+#define CASE(i)                                                                                    \
+    case i:                                                                                        \
+        if (format == STRIP_FP8)                                                                   \
+            direct(out, STRIP_FP8, s, x, i);                                                       \
+        else if (format == STRIP_FP4)                                                              \
+            direct(out, STRIP_FP4, s, x, i);                                                       \
+        else                                                                                       \
+            direct(out, STRIP_BF16, s, x, i);                                                      \
+        break;
+    switch (n) {
+        CASE(1)
+        CASE(2)
 #if DIRECT > 2
-    else if (n == 2)
-        direct(out, format, s, x, 2);
+        CASE(3)
+        CASE(4)
+        CASE(5)
+        CASE(6)
 #endif
-    else
-        direct(out, format, s, x, DIRECT);
+    default:
+        break;
+    }
+#undef CASE
 }
 
 /* Decode `n` blocks from b to panel [n][BLOCK][STRIP], their scales to scale [n][STRIP]. Two
@@ -344,12 +377,8 @@ void CPU_FN(strip_product)(float *out, const strip *s, const float *x, int n, fl
 {
     if (n > DIRECT)
         paneled(out, s, x, n, panel);
-    else if (s->format == STRIP_FP8)
-        direct_n(out, STRIP_FP8, s, x, n);
-    else if (s->format == STRIP_FP4)
-        direct_n(out, STRIP_FP4, s, x, n);
     else
-        direct_n(out, STRIP_BF16, s, x, n);
+        direct_n(out, s->format, s, x, n);
 }
 
 /* Tiles of rows, each [n_blocks][rows of the tile][BLOCK]. */

@@ -127,15 +127,15 @@ INLINE vf finish(vf acc, sums sum0, sums sum1, sums sum2, const int32_t *record,
 
 INLINE void prefetch(const uint8_t *at)
 {
-    _mm_prefetch((const char *)at + 4096, _MM_HINT_T1);
+    _mm_prefetch((const char *)at + 3072, _MM_HINT_T1);
     _mm_prefetch((const char *)at + 512, _MM_HINT_T0);
 }
 
-/* Few rows: weights are decoded in registers. x [n_blocks][n] records. */
+/* One row or two: weights are decoded in registers. x [n_blocks][n] records. */
 INLINE void direct(float *out, const strip *s, const int32_t *x, int n)
 {
     const uint8_t *block = s->data;
-    vf total[3][NV];
+    vf total[2][NV];
 
     UNROLL
     for (int t = 0; t < n; t++)
@@ -143,7 +143,7 @@ INLINE void direct(float *out, const strip *s, const int32_t *x, int n)
     for (int v = 0; v < NV; v++)
         total[t][v] = vf_zero();
     for (int64_t b = 0; b < s->n_blocks; b++, x += n * RECORD, block += FP4_BYTES) {
-        sums sum[3][NV][DIGITS];
+        sums sum[2][NV][DIGITS];
 
         UNROLL
         for (int t = 0; t < n; t++)
@@ -180,6 +180,56 @@ INLINE void direct(float *out, const strip *s, const int32_t *x, int n)
         UNROLL
     for (int v = 0; v < NV; v++)
         vf_store(out + t * STRIP + v * VF, total[t][v]);
+}
+
+/* Three rows or four: the sums of a block fill the registers, so those of the strip stay in out,
+ * and the columns are a loop: unrolled, gcc 12 keeps some of its sums in memory. */
+INLINE void direct_wide(float *out, const strip *s, const int32_t *x, int n)
+{
+    const uint8_t *block = s->data;
+
+    for (int i = 0; i < n * STRIP; i += VF)
+        vf_store(out + i, vf_zero());
+    for (int64_t b = 0; b < s->n_blocks; b++, x += n * RECORD, block += FP4_BYTES) {
+        const vf scale[NV] = {scale_of(block, 0), scale_of(block, 1)};
+        sums sum[TILE][NV][DIGITS];
+
+        UNROLL
+        for (int t = 0; t < n; t++)
+            UNROLL
+        for (int v = 0; v < NV; v++) {
+            sum[t][v][0] = (sums)vi_set(x[t * RECORD + CORRECTION]);
+            sum[t][v][1] = sum[t][v][2] = (sums)vi_set(0);
+        }
+        for (int d = 0; d < BLOCK / 8; d++) {
+            __m512i w[NV][2];
+
+            UNROLL
+            for (int v = 0; v < NV; v++) {
+                prefetch(block + (d * NV + v) * 68);
+                decode(w[v], block, d, v);
+            }
+            UNROLL
+            for (int t = 0; t < n; t++) {
+                UNROLL
+                for (int i = 0; i < 2 * DIGITS; i++) {
+                    vi xd = vi_set(x[t * RECORD + i / 2 * QUADS + 2 * d + i % 2]);
+
+                    dot(&sum[t][0][i / 2], w[0][i % 2], xd);
+                    dot(&sum[t][1][i / 2], w[1][i % 2], xd);
+                }
+            }
+        }
+        UNROLL
+        for (int t = 0; t < n; t++)
+            UNROLL
+        for (int v = 0; v < NV; v++) {
+            float *to = out + t * STRIP + v * VF;
+
+            vf_store(to, finish(vf_load(to), sum[t][v][0], sum[t][v][1], sum[t][v][2],
+                                x + t * RECORD, scale[v]));
+        }
+    }
 }
 
 /* Decoded blocks: panel [n][QUADS][NV][64]. */
@@ -286,7 +336,9 @@ void strip_product_fp4_avx512(float *out, const strip *s, const void *x, int n, 
     else if (n == 2)
         direct(out, s, x, 2);
     else if (n == 3)
-        direct(out, s, x, 3);
+        direct_wide(out, s, x, 3);
+    else if (n == 4)
+        direct_wide(out, s, x, 4);
     else
         paneled(out, s, x, n, (uint8_t *)panel);
 }
