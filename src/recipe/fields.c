@@ -201,7 +201,7 @@ static const jtree *as_integer(reading *rd, const jtree *t)
     return n;
 }
 
-/* In mode STRICT the shapes have been checked (shape.c): what is of the wrong kind here belongs to
+/* In mode STRICT the types have been checked (types.c): what is of the wrong kind here belongs to
  * another variant of its object, and is as good as absent. */
 static bool check_field(reading *rd, const field *f, const place *at, const jtree **t)
 {

@@ -84,10 +84,10 @@ const char *take_str(reading *rd, str *s, size_t *n);
 
 bool is_true(const jtree *t);
 
-/* ---- shape.c ---- */
+/* ---- types.c ---- */
 
 /* Mode STRICT: check the types of the whole body. False: a parse error is set. */
-bool shape_check(reading *rd, const jtree *body);
+bool types_check(reading *rd, const jtree *body);
 
 /* ---- content.c ---- */
 

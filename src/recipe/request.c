@@ -65,7 +65,7 @@ bool recipe_request_parse(recipe_request *q, recipe_protocol protocol, const rec
         recipe_error_from(e, &st);
         return false;
     }
-    return (!rd.strict || shape_check(&rd, t)) && read_body(&rd, t);
+    return (!rd.strict || types_check(&rd, t)) && read_body(&rd, t);
 }
 
 void recipe_request_fini(recipe_request *q)

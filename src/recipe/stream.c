@@ -118,6 +118,15 @@ void stream_logprobs(recipe_stream *s, const recipe_event *e, str *list)
 
 /* ---- events ---- */
 
+json_write stream_begin(recipe_stream *s, const char *type)
+{
+    json_write w = {.out = &s->out};
+
+    jw_object(&w);
+    put_text(&w, "type", type);
+    return w;
+}
+
 void stream_emit(recipe_stream *s, const char *event)
 {
     if (!str_ok(&s->out))

@@ -61,6 +61,8 @@ struct recipe_stream {
 
 /* Hand s->out over as one event and empty it. */
 void stream_emit(recipe_stream *s, const char *event);
+/* Begin an event of Responses or Messages, {"type": TYPE, in s->out. */
+json_write stream_begin(recipe_stream *s, const char *type);
 
 /* Append entries of logprobs to a JSON list without its brackets. */
 void stream_logprobs(recipe_stream *s, const recipe_event *e, str *list);

@@ -24,15 +24,6 @@ static void put_head(const recipe_stream *s, json_write *w)
     put_text(w, "model", s->model);
 }
 
-static json_write begin_event(recipe_stream *s, const char *type)
-{
-    json_write w = {.out = &s->out};
-
-    jw_object(&w);
-    put_text(&w, "type", type);
-    return w;
-}
-
 static void end_event(recipe_stream *s, json_write *w, const char *type)
 {
     jw_end(w);
@@ -41,7 +32,7 @@ static void end_event(recipe_stream *s, json_write *w, const char *type)
 
 static void delta(recipe_stream *s, const char *type, const char *key, const char *text, size_t n)
 {
-    json_write w = begin_event(s, "content_block_delta");
+    json_write w = stream_begin(s, "content_block_delta");
 
     put_int(&w, "index", s->index);
     jw_key(&w, "delta");
@@ -61,7 +52,7 @@ static void close_block(recipe_stream *s)
         return;
     if (s->open == OUT_REASONING)
         delta(s, "signature_delta", "signature", s->id, strlen(s->id));
-    w = begin_event(s, "content_block_stop");
+    w = stream_begin(s, "content_block_stop");
     put_int(&w, "index", s->index++);
     end_event(s, &w, "content_block_stop");
     s->open = OUT_NONE;
@@ -74,7 +65,7 @@ static void ping(recipe_stream *s)
     if (s->pinged)
         return;
     s->pinged = true;
-    w = begin_event(s, "ping");
+    w = stream_begin(s, "ping");
     end_event(s, &w, "ping");
 }
 
@@ -83,7 +74,7 @@ static void open_block(recipe_stream *s, item_out kind, const call_out *call)
     json_write w;
 
     close_block(s);
-    w = begin_event(s, "content_block_start");
+    w = stream_begin(s, "content_block_start");
     put_int(&w, "index", s->index);
     jw_key(&w, "content_block");
     jw_object(&w);
@@ -120,7 +111,7 @@ static void messages_ready(recipe_stream *s)
 
     if (!s->o.emit)
         return;
-    w = begin_event(s, "message_start");
+    w = stream_begin(s, "message_start");
     jw_key(&w, "message");
     jw_object(&w);
     put_head(s, &w);
@@ -193,7 +184,7 @@ static void messages_finish(recipe_stream *s, choice *c, bool last)
     if (!s->o.emit)
         return;
     close_block(s);
-    w = begin_event(s, "message_delta");
+    w = stream_begin(s, "message_delta");
     jw_key(&w, "delta");
     jw_object(&w);
     put_text(&w, "stop_reason", stop_reason(s, c));
@@ -201,7 +192,7 @@ static void messages_finish(recipe_stream *s, choice *c, bool last)
     jw_end(&w);
     put_usage(s, &w, recipe_stream_n_tokens(s));
     end_event(s, &w, "message_delta");
-    w = begin_event(s, "message_stop");
+    w = stream_begin(s, "message_stop");
     end_event(s, &w, "message_stop");
 }
 

@@ -7,15 +7,6 @@
 #include "base/arena.h"
 #include "recipe/stream_internal.h"
 
-static json_write begin_event(recipe_stream *s, const char *type)
-{
-    json_write w = {.out = &s->out};
-
-    jw_object(&w);
-    put_text(&w, "type", type);
-    return w;
-}
-
 static void end_event(recipe_stream *s, json_write *w, const char *type)
 {
     put_int(w, "sequence_number", s->sequence++);
@@ -135,7 +126,7 @@ static void put_response(const recipe_stream *s, json_write *w, bool done, const
 
 static void lifecycle(recipe_stream *s, const char *type, bool done, const recipe_error *e)
 {
-    json_write w = begin_event(s, type);
+    json_write w = stream_begin(s, type);
 
     jw_key(&w, "response");
     put_response(s, &w, done, e);
@@ -272,14 +263,14 @@ static void open_item(recipe_stream *s, item_out kind, const call_out *call)
     str_clear(&s->item_logprobs);
     if (!s->o.emit)
         return;
-    w = begin_event(s, "response.output_item.added");
+    w = stream_begin(s, "response.output_item.added");
     jw_key(&w, "item");
     put_item(s, &w, "in_progress", "final_answer", call, false);
     put_int(&w, "output_index", s->index);
     end_event(s, &w, "response.output_item.added");
     if (call)
         return;
-    w = begin_event(s, "response.content_part.added");
+    w = stream_begin(s, "response.content_part.added");
     put_where(s, &w, true);
     jw_key(&w, "part");
     put_part(s, &w, &empty);
@@ -291,14 +282,14 @@ static void close_text(recipe_stream *s)
 {
     const char *type =
         s->open == OUT_REASONING ? "response.reasoning_text.done" : "response.output_text.done";
-    json_write w = begin_event(s, type);
+    json_write w = stream_begin(s, type);
 
     put_where(s, &w, true);
     if (s->open == OUT_MESSAGE)
         put_list(&w, "logprobs", &s->item_logprobs);
     put_str(&w, "text", &s->item_text);
     end_event(s, &w, type);
-    w = begin_event(s, "response.content_part.done");
+    w = stream_begin(s, "response.content_part.done");
     put_where(s, &w, true);
     jw_key(&w, "part");
     put_part(s, &w, &s->item_text);
@@ -315,12 +306,12 @@ static void close_arguments(recipe_stream *s, const call_out *call)
 
     if (custom) {
         custom_input(call, &input);
-        w = begin_event(s, "response.custom_tool_call_input.delta");
+        w = stream_begin(s, "response.custom_tool_call_input.delta");
         put_where(s, &w, false);
         put_str(&w, "delta", &input);
         end_event(s, &w, "response.custom_tool_call_input.delta");
     }
-    w = begin_event(s, type);
+    w = stream_begin(s, type);
     put_where(s, &w, false);
     put_str(&w, custom ? "input" : "arguments", custom ? &input : &call->arguments);
     end_event(s, &w, type);
@@ -343,7 +334,7 @@ static void close_item(recipe_stream *s, const char *status, const char *phase)
         str_puts(&s->output, ", ");
     put_item(s, &w, status, phase, call, true);
     if (s->o.emit) {
-        w = begin_event(s, "response.output_item.done");
+        w = stream_begin(s, "response.output_item.done");
         jw_key(&w, "item");
         put_item(s, &w, status, phase, call, true);
         put_int(&w, "output_index", s->index);
@@ -366,7 +357,7 @@ static void text_delta(recipe_stream *s, const recipe_event *e)
         stream_logprobs(s, e, &logprobs);
     }
     if (s->o.emit) {
-        w = begin_event(s, type);
+        w = stream_begin(s, type);
         put_where(s, &w, true);
         jw_key(&w, "delta");
         jw_string(&w, e->text, e->n);
@@ -414,7 +405,7 @@ static void responses_event(recipe_stream *s, choice *c, const recipe_event *e)
     case RECIPE_EVENT_ARGS:
         if (!s->o.emit || s->open != OUT_CALL)
             break;
-        w = begin_event(s, "response.function_call_arguments.delta");
+        w = stream_begin(s, "response.function_call_arguments.delta");
         put_where(s, &w, false);
         jw_key(&w, "delta");
         jw_string(&w, e->text, e->n);

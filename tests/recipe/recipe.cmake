@@ -8,5 +8,7 @@ di_test(test_recipe_client SOURCES ${CMAKE_CURRENT_LIST_DIR}/client_test.c USES 
 di_test(test_recipe_hostile SOURCES ${CMAKE_CURRENT_LIST_DIR}/hostile_test.c ${CMAKE_CURRENT_LIST_DIR}/golden.c
         USES base tokenizer recipe grammar LABELS unit)
 di_test(test_recipe_strict SOURCES ${CMAKE_CURRENT_LIST_DIR}/strict_test.c USES base tokenizer recipe LABELS unit)
-di_test(test_recipe_shape SOURCES ${CMAKE_CURRENT_LIST_DIR}/shape_test.c USES base recipe LABELS unit)
+di_test(test_recipe_types SOURCES ${CMAKE_CURRENT_LIST_DIR}/types_test.c USES base recipe LABELS unit)
 di_test(test_recipe_body SOURCES ${CMAKE_CURRENT_LIST_DIR}/body_test.c USES base recipe LABELS unit)
+di_test(test_recipe_prompt SOURCES ${CMAKE_CURRENT_LIST_DIR}/prompt_test.c USES base tokenizer recipe LABELS unit)
+di_test(test_recipe_think SOURCES ${CMAKE_CURRENT_LIST_DIR}/think_test.c USES base tokenizer recipe LABELS unit)

@@ -9,31 +9,31 @@
 
 #include "recipe/recipe_internal.h"
 
-typedef enum shape_kind {
-    SHAPE_VALUE, /* anything, null too */
-    SHAPE_STRING,
-    SHAPE_BOOL,
-    SHAPE_REAL,
-    SHAPE_UINT,    /* an integer from 0 to max */
-    SHAPE_WORD,    /* one of words */
-    SHAPE_LIST,    /* of items */
-    SHAPE_TEXT,    /* a string, or a list of items */
-    SHAPE_CHOICE,  /* one of words, or an item */
-    SHAPE_OBJECT,  /* with members */
-    SHAPE_VARIANTS /* an object whose members depend on its tag */
-} shape_kind;
+typedef enum want_kind {
+    WANT_VALUE, /* anything, null too */
+    WANT_STRING,
+    WANT_BOOL,
+    WANT_REAL,
+    WANT_UINT,    /* an integer from 0 to max */
+    WANT_WORD,    /* one of words */
+    WANT_LIST,    /* of items */
+    WANT_TEXT,    /* a string, or a list of items */
+    WANT_CHOICE,  /* one of words, or an item */
+    WANT_OBJECT,  /* with members */
+    WANT_VARIANTS /* an object whose members depend on its tag */
+} want_kind;
 
 typedef enum need {
     OPTIONAL, /* absent or null */
-    REQUIRED, /* null only where the shape takes it */
+    REQUIRED, /* null only where that is wanted */
     NOT_NULL  /* may be absent */
 } need;
 
-typedef struct shape shape;
+typedef struct want want;
 
 typedef struct member {
     const char *key; /* NULL ends a table */
-    const shape *shape;
+    const want *want;
     need need;
 } member;
 
@@ -42,47 +42,47 @@ typedef struct variant {
     const member *members;
 } variant;
 
-struct shape {
-    shape_kind kind;
+struct want {
+    want_kind kind;
     uint64_t max;
     const char *const *words;
-    const shape *item;
+    const want *item;
     const member *members;
     const char *tag;
     const variant *variants;
     const member *untagged, *others; /* members without a tag, with another; NULL = refused */
 };
 
-static const shape value = {.kind = SHAPE_VALUE}, string = {.kind = SHAPE_STRING},
-                   boolean = {.kind = SHAPE_BOOL}, real = {.kind = SHAPE_REAL},
-                   u8 = {.kind = SHAPE_UINT, .max = UINT8_MAX},
-                   u32 = {.kind = SHAPE_UINT, .max = UINT32_MAX},
-                   u64 = {.kind = SHAPE_UINT, .max = UINT64_MAX},
-                   strings = {.kind = SHAPE_LIST, .item = &string};
+static const want value = {.kind = WANT_VALUE}, string = {.kind = WANT_STRING},
+                  boolean = {.kind = WANT_BOOL}, real = {.kind = WANT_REAL},
+                  u8 = {.kind = WANT_UINT, .max = UINT8_MAX},
+                  u32 = {.kind = WANT_UINT, .max = UINT32_MAX},
+                  u64 = {.kind = WANT_UINT, .max = UINT64_MAX},
+                  strings = {.kind = WANT_LIST, .item = &string};
 
 static const member nothing[] = {{0}};
 static const member one_text[] = {{"text", &string, REQUIRED}, {0}};
 static const member one_name[] = {{"name", &string, REQUIRED}, {0}};
 static const member one_url[] = {{"url", &string, REQUIRED}, {0}};
 
-static const shape effort = {.kind = SHAPE_WORD, .words = effort_words},
-                   detail = {.kind = SHAPE_WORD, .words = detail_words};
+static const want effort = {.kind = WANT_WORD, .words = effort_words},
+                  detail = {.kind = WANT_WORD, .words = detail_words};
 
 static const char *const only_function[] = {"function", NULL};
-static const shape function_word = {.kind = SHAPE_WORD, .words = only_function};
+static const want function_word = {.kind = WANT_WORD, .words = only_function};
 
 static const char *const choice_words[] = {"none", "auto", "required", NULL};
 
-static const shape thinking_word = {.kind = SHAPE_WORD, .words = thinking_words};
+static const want thinking_word = {.kind = WANT_WORD, .words = thinking_words};
 static const member thinking_members[] = {
     {"type", &thinking_word, REQUIRED}, {"budget_tokens", &u64, OPTIONAL}, {0}};
-static const shape thinking = {.kind = SHAPE_OBJECT, .members = thinking_members};
+static const want thinking = {.kind = WANT_OBJECT, .members = thinking_members};
 
 /* ---- Chat Completions ---- */
 
 static const member chat_image_members[] = {
     {"url", &string, REQUIRED}, {"detail", &detail, OPTIONAL}, {0}};
-static const shape chat_image = {.kind = SHAPE_OBJECT, .members = chat_image_members};
+static const want chat_image = {.kind = WANT_OBJECT, .members = chat_image_members};
 static const member chat_image_part[] = {{"image_url", &chat_image, REQUIRED}, {0}};
 static const member chat_file_part[] = {{"file_id", &string, OPTIONAL},
                                         {"file_data", &string, OPTIONAL},
@@ -90,18 +90,18 @@ static const member chat_file_part[] = {{"file_id", &string, OPTIONAL},
                                         {0}};
 static const variant chat_parts[] = {
     {"text", one_text}, {"image_url", chat_image_part}, {"file", chat_file_part}, {0}};
-static const shape chat_part = {.kind = SHAPE_VARIANTS, .tag = "type", .variants = chat_parts};
-static const shape chat_content = {.kind = SHAPE_TEXT, .item = &chat_part};
+static const want chat_part = {.kind = WANT_VARIANTS, .tag = "type", .variants = chat_parts};
+static const want chat_content = {.kind = WANT_TEXT, .item = &chat_part};
 
 static const member chat_call_function[] = {
     {"name", &string, REQUIRED}, {"arguments", &string, REQUIRED}, {0}};
-static const shape chat_called = {.kind = SHAPE_OBJECT, .members = chat_call_function};
+static const want chat_called = {.kind = WANT_OBJECT, .members = chat_call_function};
 static const member chat_call_members[] = {{"id", &string, REQUIRED},
                                            {"type", &function_word, REQUIRED},
                                            {"function", &chat_called, REQUIRED},
                                            {0}};
-static const shape chat_call = {.kind = SHAPE_OBJECT, .members = chat_call_members},
-                   chat_calls = {.kind = SHAPE_LIST, .item = &chat_call};
+static const want chat_call = {.kind = WANT_OBJECT, .members = chat_call_members},
+                  chat_calls = {.kind = WANT_LIST, .item = &chat_call};
 
 static const member chat_user[] = {
     {"content", &chat_content, REQUIRED}, {"name", &string, OPTIONAL}, {0}};
@@ -118,29 +118,29 @@ static const variant chat_roles[] = {{"system", chat_user},
                                      {"tool", chat_result},
                                      {"latest_reminder", chat_reminder},
                                      {0}};
-static const shape chat_message = {.kind = SHAPE_VARIANTS, .tag = "role", .variants = chat_roles},
-                   chat_messages = {.kind = SHAPE_LIST, .item = &chat_message};
+static const want chat_message = {.kind = WANT_VARIANTS, .tag = "role", .variants = chat_roles},
+                  chat_messages = {.kind = WANT_LIST, .item = &chat_message};
 
 static const member function_members[] = {{"name", &string, REQUIRED},
                                           {"description", &string, OPTIONAL},
                                           {"strict", &boolean, OPTIONAL},
                                           {0}};
-static const shape chat_function = {.kind = SHAPE_OBJECT, .members = function_members};
+static const want chat_function = {.kind = WANT_OBJECT, .members = function_members};
 static const member chat_tool_members[] = {
     {"type", &function_word, REQUIRED}, {"function", &chat_function, REQUIRED}, {0}};
-static const shape chat_tool = {.kind = SHAPE_OBJECT, .members = chat_tool_members},
-                   chat_tools = {.kind = SHAPE_LIST, .item = &chat_tool};
+static const want chat_tool = {.kind = WANT_OBJECT, .members = chat_tool_members},
+                  chat_tools = {.kind = WANT_LIST, .item = &chat_tool};
 
-static const shape named = {.kind = SHAPE_OBJECT, .members = one_name};
+static const want named = {.kind = WANT_OBJECT, .members = one_name};
 static const member chat_named[] = {
     {"type", &function_word, REQUIRED}, {"function", &named, REQUIRED}, {0}};
-static const shape chat_named_tool = {.kind = SHAPE_OBJECT, .members = chat_named},
-                   chat_choice = {
-                       .kind = SHAPE_CHOICE, .words = choice_words, .item = &chat_named_tool};
+static const want chat_named_tool = {.kind = WANT_OBJECT, .members = chat_named},
+                  chat_choice = {
+                      .kind = WANT_CHOICE, .words = choice_words, .item = &chat_named_tool};
 
 static const member chat_schema_members[] = {
     {"schema", &value, REQUIRED}, {"name", &string, OPTIONAL}, {"strict", &boolean, OPTIONAL}, {0}};
-static const shape chat_schema = {.kind = SHAPE_OBJECT, .members = chat_schema_members};
+static const want chat_schema = {.kind = WANT_OBJECT, .members = chat_schema_members};
 static const member chat_schema_format[] = {{"json_schema", &chat_schema, REQUIRED}, {0}};
 static const member chat_regex_format[] = {{"regex", &string, REQUIRED}, {0}};
 static const variant chat_formats[] = {{"text", nothing},
@@ -148,11 +148,11 @@ static const variant chat_formats[] = {{"text", nothing},
                                        {"json_schema", chat_schema_format},
                                        {"regex", chat_regex_format},
                                        {0}};
-static const shape chat_format = {.kind = SHAPE_VARIANTS, .tag = "type", .variants = chat_formats};
+static const want chat_format = {.kind = WANT_VARIANTS, .tag = "type", .variants = chat_formats};
 
-static const shape chat_stop = {.kind = SHAPE_TEXT, .item = &string};
+static const want chat_stop = {.kind = WANT_TEXT, .item = &string};
 static const member chat_stream_members[] = {{"include_usage", &boolean, OPTIONAL}, {0}};
-static const shape chat_stream = {.kind = SHAPE_OBJECT, .members = chat_stream_members};
+static const want chat_stream = {.kind = WANT_OBJECT, .members = chat_stream_members};
 
 static const member chat_body[] = {{"model", &string, REQUIRED},
                                    {"messages", &chat_messages, REQUIRED},
@@ -189,19 +189,19 @@ static const variant resp_parts[] = {{"input_text", one_text},
                                      {0}};
 static const variant resp_output_parts[] = {
     {"input_text", one_text}, {"input_image", resp_image_part}, {"input_file", nothing}, {0}};
-static const shape resp_part = {.kind = SHAPE_VARIANTS, .tag = "type", .variants = resp_parts},
-                   resp_content = {.kind = SHAPE_TEXT, .item = &resp_part},
-                   resp_output_part = {.kind = SHAPE_VARIANTS,
-                                       .tag = "type",
-                                       .variants = resp_output_parts},
-                   resp_output = {.kind = SHAPE_TEXT, .item = &resp_output_part};
+static const want resp_part = {.kind = WANT_VARIANTS, .tag = "type", .variants = resp_parts},
+                  resp_content = {.kind = WANT_TEXT, .item = &resp_part},
+                  resp_output_part = {.kind = WANT_VARIANTS,
+                                      .tag = "type",
+                                      .variants = resp_output_parts},
+                  resp_output = {.kind = WANT_TEXT, .item = &resp_output_part};
 
 static const char *const resp_role_words[] = {"user", "assistant", "system", "developer", NULL};
-static const shape resp_role = {.kind = SHAPE_WORD, .words = resp_role_words};
+static const want resp_role = {.kind = WANT_WORD, .words = resp_role_words};
 static const member resp_message[] = {
     {"role", &resp_role, REQUIRED}, {"content", &resp_content, REQUIRED}, {0}};
-static const shape resp_reason = {.kind = SHAPE_OBJECT, .members = one_text},
-                   resp_reasons = {.kind = SHAPE_LIST, .item = &resp_reason};
+static const want resp_reason = {.kind = WANT_OBJECT, .members = one_text},
+                  resp_reasons = {.kind = WANT_LIST, .item = &resp_reason};
 static const member resp_reasoning_item[] = {
     {"content", &resp_reasons, OPTIONAL}, {"encrypted_content", &string, OPTIONAL}, {0}};
 static const member resp_call[] = {{"call_id", &string, REQUIRED},
@@ -222,56 +222,54 @@ static const variant resp_items[] = {{"message", resp_message},
                                      {"custom_tool_call", resp_custom_call},
                                      {"custom_tool_call_output", resp_custom_output},
                                      {0}};
-static const shape resp_item = {.kind = SHAPE_VARIANTS,
-                                .tag = "type",
-                                .variants = resp_items,
-                                .untagged = resp_message,
-                                .others = nothing},
-                   resp_input = {.kind = SHAPE_TEXT, .item = &resp_item};
+static const want resp_item = {.kind = WANT_VARIANTS,
+                               .tag = "type",
+                               .variants = resp_items,
+                               .untagged = resp_message,
+                               .others = nothing},
+                  resp_input = {.kind = WANT_TEXT, .item = &resp_item};
 
 static const char *const member_words[] = {"function", "custom", NULL};
-static const shape resp_member_word = {.kind = SHAPE_WORD, .words = member_words};
+static const want resp_member_word = {.kind = WANT_WORD, .words = member_words};
 static const member resp_member[] = {{"type", &resp_member_word, REQUIRED},
                                      {"name", &string, REQUIRED},
                                      {"description", &string, OPTIONAL},
                                      {"strict", &boolean, OPTIONAL},
                                      {0}};
-static const shape resp_member_tool = {.kind = SHAPE_OBJECT, .members = resp_member},
-                   resp_members = {.kind = SHAPE_LIST, .item = &resp_member_tool};
+static const want resp_member_tool = {.kind = WANT_OBJECT, .members = resp_member},
+                  resp_members = {.kind = WANT_LIST, .item = &resp_member_tool};
 static const member resp_namespace[] = {{"name", &string, REQUIRED},
                                         {"description", &string, OPTIONAL},
                                         {"tools", &resp_members, REQUIRED},
                                         {0}};
 static const char *const size_words[] = {"low", "medium", "high", NULL};
-static const shape size_word = {.kind = SHAPE_WORD, .words = size_words};
+static const want size_word = {.kind = WANT_WORD, .words = size_words};
 static const member resp_location[] = {{"city", &string, OPTIONAL},
                                        {"region", &string, OPTIONAL},
                                        {"country", &string, OPTIONAL},
                                        {"timezone", &string, OPTIONAL},
                                        {0}};
-static const shape resp_place = {.kind = SHAPE_OBJECT, .members = resp_location};
+static const want resp_place = {.kind = WANT_OBJECT, .members = resp_location};
 static const member resp_search[] = {
     {"search_context_size", &size_word, OPTIONAL}, {"user_location", &resp_place, OPTIONAL}, {0}};
 static const variant resp_tool_kinds[] = {
     {"function", function_members},         {"custom", one_name},
     {"namespace", resp_namespace},          {"web_search", resp_search},
     {"web_search_2025_08_26", resp_search}, {0}};
-static const shape resp_tool = {.kind = SHAPE_VARIANTS,
-                                .tag = "type",
-                                .variants = resp_tool_kinds,
-                                .others = nothing},
-                   resp_tools = {.kind = SHAPE_LIST, .item = &resp_tool};
+static const want resp_tool = {.kind = WANT_VARIANTS,
+                               .tag = "type",
+                               .variants = resp_tool_kinds,
+                               .others = nothing},
+                  resp_tools = {.kind = WANT_LIST, .item = &resp_tool};
 
 static const variant resp_named[] = {{"function", one_name},
                                      {"custom", one_name},
                                      {"web_search", nothing},
                                      {"web_search_2025_08_26", nothing},
                                      {0}};
-static const shape resp_named_tool = {.kind = SHAPE_VARIANTS,
-                                      .tag = "type",
-                                      .variants = resp_named},
-                   resp_choice = {
-                       .kind = SHAPE_CHOICE, .words = choice_words, .item = &resp_named_tool};
+static const want resp_named_tool = {.kind = WANT_VARIANTS, .tag = "type", .variants = resp_named},
+                  resp_choice = {
+                      .kind = WANT_CHOICE, .words = choice_words, .item = &resp_named_tool};
 
 static const member resp_schema_format[] = {{"name", &string, REQUIRED},
                                             {"schema", &value, REQUIRED},
@@ -280,18 +278,18 @@ static const member resp_schema_format[] = {{"name", &string, REQUIRED},
                                             {0}};
 static const variant resp_formats[] = {
     {"text", nothing}, {"json_object", nothing}, {"json_schema", resp_schema_format}, {0}};
-static const shape resp_format = {.kind = SHAPE_VARIANTS, .tag = "type", .variants = resp_formats};
+static const want resp_format = {.kind = WANT_VARIANTS, .tag = "type", .variants = resp_formats};
 static const member resp_text_members[] = {
     {"format", &resp_format, NOT_NULL}, {"verbosity", &size_word, OPTIONAL}, {0}};
-static const shape resp_text = {.kind = SHAPE_OBJECT, .members = resp_text_members};
+static const want resp_text = {.kind = WANT_OBJECT, .members = resp_text_members};
 
 static const char *const summary_words[] = {"auto", "concise", "detailed", NULL};
-static const shape summary = {.kind = SHAPE_WORD, .words = summary_words};
+static const want summary = {.kind = WANT_WORD, .words = summary_words};
 static const member resp_reasoning_members[] = {{"effort", &effort, OPTIONAL},
                                                 {"summary", &summary, OPTIONAL},
                                                 {"generate_summary", &summary, OPTIONAL},
                                                 {0}};
-static const shape resp_reasoning = {.kind = SHAPE_OBJECT, .members = resp_reasoning_members};
+static const want resp_reasoning = {.kind = WANT_OBJECT, .members = resp_reasoning_members};
 
 static const member resp_body[] = {{"model", &string, REQUIRED},
                                    {"input", &resp_input, OPTIONAL},
@@ -312,16 +310,16 @@ static const member resp_body[] = {{"model", &string, REQUIRED},
 
 static const char *const media_words[] = {"image/jpeg", "image/jpg",  "image/png",
                                           "image/gif",  "image/webp", NULL};
-static const shape media = {.kind = SHAPE_WORD, .words = media_words};
+static const want media = {.kind = WANT_WORD, .words = media_words};
 static const member mess_base64[] = {
     {"media_type", &media, REQUIRED}, {"data", &string, REQUIRED}, {0}};
 static const member mess_file[] = {{"file_id", &string, REQUIRED}, {0}};
 static const variant mess_sources[] = {
     {"base64", mess_base64}, {"url", one_url}, {"file", mess_file}, {0}};
-static const shape mess_source = {.kind = SHAPE_VARIANTS, .tag = "type", .variants = mess_sources};
+static const want mess_source = {.kind = WANT_VARIANTS, .tag = "type", .variants = mess_sources};
 static const member mess_image[] = {{"source", &mess_source, REQUIRED}, {0}};
 static const member mess_document_members[] = {{"media_type", &string, OPTIONAL}, {0}};
-static const shape mess_document_source = {.kind = SHAPE_OBJECT, .members = mess_document_members};
+static const want mess_document_source = {.kind = WANT_OBJECT, .members = mess_document_members};
 static const member mess_document[] = {{"source", &mess_document_source, REQUIRED}, {0}};
 static const member mess_thinking[] = {
     {"thinking", &string, REQUIRED}, {"signature", &string, OPTIONAL}, {0}};
@@ -335,17 +333,17 @@ static const variant mess_result_parts[] = {{"text", one_text},
                                             {"document", mess_document},
                                             {"tool_reference", mess_loaded},
                                             {0}};
-static const shape mess_result_part = {.kind = SHAPE_VARIANTS,
-                                       .tag = "type",
-                                       .variants = mess_result_parts},
-                   mess_result_content = {.kind = SHAPE_TEXT, .item = &mess_result_part};
+static const want mess_result_part = {.kind = WANT_VARIANTS,
+                                      .tag = "type",
+                                      .variants = mess_result_parts},
+                  mess_result_content = {.kind = WANT_TEXT, .item = &mess_result_part};
 static const member mess_result[] = {{"tool_use_id", &string, REQUIRED},
                                      {"content", &mess_result_content, OPTIONAL},
                                      {"is_error", &boolean, OPTIONAL},
                                      {0}};
 static const variant mess_references[] = {{"tool_reference", one_name}, {0}};
-static const shape mess_reference = {
-    .kind = SHAPE_VARIANTS, .tag = "type", .variants = mess_references};
+static const want mess_reference = {
+    .kind = WANT_VARIANTS, .tag = "type", .variants = mess_references};
 static const member mess_addition[] = {{"tool", &mess_reference, REQUIRED}, {0}};
 static const variant mess_blocks[] = {{"text", one_text},
                                       {"image", mess_image},
@@ -357,20 +355,20 @@ static const variant mess_blocks[] = {{"text", one_text},
                                       {"web_search_tool_result", mess_search_result},
                                       {"tool_addition", mess_addition},
                                       {0}};
-static const shape mess_block = {.kind = SHAPE_VARIANTS, .tag = "type", .variants = mess_blocks},
-                   mess_content = {.kind = SHAPE_TEXT, .item = &mess_block};
+static const want mess_block = {.kind = WANT_VARIANTS, .tag = "type", .variants = mess_blocks},
+                  mess_content = {.kind = WANT_TEXT, .item = &mess_block};
 static const char *const mess_role_words[] = {"user", "assistant", "system", NULL};
-static const shape mess_role = {.kind = SHAPE_WORD, .words = mess_role_words};
+static const want mess_role = {.kind = WANT_WORD, .words = mess_role_words};
 static const member mess_message_members[] = {
     {"role", &mess_role, REQUIRED}, {"content", &mess_content, REQUIRED}, {0}};
-static const shape mess_message = {.kind = SHAPE_OBJECT, .members = mess_message_members},
-                   mess_messages = {.kind = SHAPE_LIST, .item = &mess_message};
+static const want mess_message = {.kind = WANT_OBJECT, .members = mess_message_members},
+                  mess_messages = {.kind = WANT_LIST, .item = &mess_message};
 
 static const variant mess_system_parts[] = {{"text", one_text}, {0}};
-static const shape mess_system_part = {.kind = SHAPE_VARIANTS,
-                                       .tag = "type",
-                                       .variants = mess_system_parts},
-                   mess_system = {.kind = SHAPE_TEXT, .item = &mess_system_part};
+static const want mess_system_part = {.kind = WANT_VARIANTS,
+                                      .tag = "type",
+                                      .variants = mess_system_parts},
+                  mess_system = {.kind = WANT_TEXT, .item = &mess_system_part};
 
 static const member mess_function[] = {{"name", &string, REQUIRED},
                                        {"description", &string, OPTIONAL},
@@ -378,24 +376,24 @@ static const member mess_function[] = {{"name", &string, REQUIRED},
                                        {0}};
 static const member mess_server_tool[] = {{"name", &string, OPTIONAL}, {0}};
 static const variant no_variants[] = {{0}};
-static const shape mess_tool = {.kind = SHAPE_VARIANTS,
-                                .tag = "type",
-                                .variants = no_variants,
-                                .untagged = mess_function,
-                                .others = mess_server_tool},
-                   mess_tools = {.kind = SHAPE_LIST, .item = &mess_tool};
+static const want mess_tool = {.kind = WANT_VARIANTS,
+                               .tag = "type",
+                               .variants = no_variants,
+                               .untagged = mess_function,
+                               .others = mess_server_tool},
+                  mess_tools = {.kind = WANT_LIST, .item = &mess_tool};
 
 static const member mess_auto[] = {{"disable_parallel_tool_use", &boolean, OPTIONAL}, {0}};
 static const member mess_named[] = {
     {"name", &string, REQUIRED}, {"disable_parallel_tool_use", &boolean, OPTIONAL}, {0}};
 static const variant mess_choices[] = {
     {"auto", mess_auto}, {"any", mess_auto}, {"tool", mess_named}, {"none", nothing}, {0}};
-static const shape mess_choice = {.kind = SHAPE_VARIANTS, .tag = "type", .variants = mess_choices};
+static const want mess_choice = {.kind = WANT_VARIANTS, .tag = "type", .variants = mess_choices};
 
 static const member mess_config_members[] = {{"effort", &effort, OPTIONAL}, {0}};
-static const shape mess_config = {.kind = SHAPE_OBJECT, .members = mess_config_members};
+static const want mess_config = {.kind = WANT_OBJECT, .members = mess_config_members};
 static const member mess_metadata_members[] = {{"user_id", &string, OPTIONAL}, {0}};
-static const shape mess_metadata = {.kind = SHAPE_OBJECT, .members = mess_metadata_members};
+static const want mess_metadata = {.kind = WANT_OBJECT, .members = mess_metadata_members};
 
 static const member mess_body[] = {{"model", &string, REQUIRED},
                                    {"messages", &mess_messages, REQUIRED},
@@ -414,7 +412,7 @@ static const member mess_body[] = {{"model", &string, REQUIRED},
 
 /* ---- the check ---- */
 
-static bool check(reading *rd, const shape *s, const jtree *t, const place *at);
+static bool check(reading *rd, const want *s, const jtree *t, const place *at);
 
 static bool check_members(reading *rd, const member *m, const jtree *t, const place *at)
 {
@@ -426,13 +424,13 @@ static bool check_members(reading *rd, const member *m, const jtree *t, const pl
             return parse_fail(rd, &here, "is missing");
         if (!v || (v->type == JSON_NULL && m->need == OPTIONAL))
             continue;
-        if (!check(rd, m->shape, v, &here))
+        if (!check(rd, m->want, v, &here))
             return false;
     }
     return true;
 }
 
-static bool check_items(reading *rd, const shape *item, const jtree *t, const place *at)
+static bool check_items(reading *rd, const want *item, const jtree *t, const place *at)
 {
     place here = *at;
 
@@ -443,7 +441,7 @@ static bool check_items(reading *rd, const shape *item, const jtree *t, const pl
     return true;
 }
 
-static bool check_variants(reading *rd, const shape *s, const jtree *t, const place *at)
+static bool check_variants(reading *rd, const want *s, const jtree *t, const place *at)
 {
     const jtree *tag = jtree_get(t, s->tag);
     const place here = {.text = s->tag, .in = at};
@@ -459,48 +457,48 @@ static bool check_variants(reading *rd, const shape *s, const jtree *t, const pl
     return check_members(rd, m, t, at);
 }
 
-static bool check(reading *rd, const shape *s, const jtree *t, const place *at)
+static bool check(reading *rd, const want *s, const jtree *t, const place *at)
 {
     switch (s->kind) {
-    case SHAPE_VALUE:
+    case WANT_VALUE:
         return true;
-    case SHAPE_STRING:
+    case WANT_STRING:
         return t->type == JSON_STRING || parse_fail(rd, at, "must be a string");
-    case SHAPE_BOOL:
+    case WANT_BOOL:
         return t->type == JSON_BOOL || parse_fail(rd, at, "must be true or false");
-    case SHAPE_REAL:
+    case WANT_REAL:
         return t->type == JSON_NUMBER || parse_fail(rd, at, "must be a number");
-    case SHAPE_UINT:
+    case WANT_UINT:
         return jtree_is_uint(t, s->max) ||
                parse_fail(rd, at, "must be a non-negative integer in its range");
-    case SHAPE_WORD:
+    case WANT_WORD:
         return word_index(t, s->words) >= 0 || parse_fail(rd, at, "is not one of its words");
-    case SHAPE_CHOICE:
+    case WANT_CHOICE:
         return word_index(t, s->words) >= 0 || check(rd, s->item, t, at);
-    case SHAPE_LIST:
+    case WANT_LIST:
         if (t->type != JSON_ARRAY)
             return parse_fail(rd, at, "must be a list");
         return check_items(rd, s->item, t, at);
-    case SHAPE_TEXT:
+    case WANT_TEXT:
         if (t->type != JSON_STRING && t->type != JSON_ARRAY)
             return parse_fail(rd, at, "must be a string or a list");
         return t->type == JSON_STRING || check_items(rd, s->item, t, at);
-    case SHAPE_OBJECT:
-    case SHAPE_VARIANTS:
+    case WANT_OBJECT:
+    case WANT_VARIANTS:
         break;
     }
     if (t->type != JSON_OBJECT)
         return parse_fail(rd, at, "must be an object");
-    return s->kind == SHAPE_OBJECT ? check_members(rd, s->members, t, at)
-                                   : check_variants(rd, s, t, at);
+    return s->kind == WANT_OBJECT ? check_members(rd, s->members, t, at)
+                                  : check_variants(rd, s, t, at);
 }
 
-bool shape_check(reading *rd, const jtree *body)
+bool types_check(reading *rd, const jtree *body)
 {
     static const member *const bodies[] = {[RECIPE_PROTOCOL_CHAT] = chat_body,
                                            [RECIPE_PROTOCOL_RESPONSES] = resp_body,
                                            [RECIPE_PROTOCOL_MESSAGES] = mess_body};
-    const shape s = {.kind = SHAPE_OBJECT, .members = bodies[rd->q->protocol]};
+    const want s = {.kind = WANT_OBJECT, .members = bodies[rd->q->protocol]};
 
     return check(rd, &s, body, NULL);
 }
