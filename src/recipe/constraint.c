@@ -33,11 +33,11 @@ bool settings_format(reading *rd, answer_format *f)
     rd->q->chat.schema = f->checked = f->schema;
     if (f->format != RECIPE_FORMAT_JSON_SCHEMA)
         return true;
-    if (!schema_valid(rd, f->schema, &why))
+    if (!(f->strict && rd->strict) && !schema_valid(rd, f->schema, &why))
         return convert_fail(rd, "Invalid json schema: %s", why ? why : "");
     if (f->strict)
         f->checked = schema_strict(rd, f->schema, "Invalid json schema",
-                                   "The top level of the json schema must be an object.");
+                                   "The top level of the json schema must be an object.", false);
     return f->checked != NULL;
 }
 

@@ -197,8 +197,16 @@ bool id_set_take(id_set *s, const char *id, size_t n);
 bool schema_valid(reading *rd, const jtree *t, const char **why);
 
 /* The strict rewrite of a schema (spec recipe.md 2.3). NULL: a convert error is set. `what` begins
- * its message, `top` is the message for a top level that is no object. */
-const jtree *schema_strict(reading *rd, const jtree *t, const char *what, const char *top);
+ * its message, `top` is the message for a top level that is no object; may_be_empty: it may have no
+ * properties. */
+const jtree *schema_strict(reading *rd, const jtree *t, const char *what, const char *top,
+                           bool may_be_empty);
+
+/* ---- schema_typed.c ---- */
+
+/* The same in mode STRICT, where the schema need not have been found valid. */
+const jtree *schema_typed(reading *rd, const jtree *t, const char *what, const char *top,
+                          bool may_be_empty);
 
 /* ---- settings.c ---- */
 

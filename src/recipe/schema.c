@@ -350,7 +350,7 @@ static const jtree *keyword(rewrite *w, const jtree *v, bool *drop)
     if (json_key_is(v->key, v->n_key, "items"))
         return v->type == JSON_ARRAY ? nodes(w, v) : node(w, v, false);
     /* The recipe drops definitions and with them what $ref means: nested models of real clients. */
-    if (defs && !w->rd->strict)
+    if (defs)
         return nodes(w, v);
     if (json_key_is(v->key, v->n_key, "format") && word_index(v, formats) < 0) {
         convert_fail(w->rd, "%s: unsupported format '%.*s'", w->what, v->n > 60 ? 60 : (int)v->n,
@@ -420,10 +420,13 @@ static const jtree *node(rewrite *w, const jtree *t, bool top)
     return out;
 }
 
-const jtree *schema_strict(reading *rd, const jtree *t, const char *what, const char *top)
+const jtree *schema_strict(reading *rd, const jtree *t, const char *what, const char *top,
+                           bool may_be_empty)
 {
     rewrite w = {.rd = rd, .what = what};
 
+    if (rd->strict)
+        return schema_typed(rd, t, what, top, may_be_empty);
     if (jtree_get(t, "type") && !type_has(jtree_get(t, "type"), "object")) {
         convert_fail(rd, "%s", top);
         return NULL;

@@ -81,18 +81,19 @@ static bool check_type(reading *rd, const recipe_tool *t)
 static bool check_schema(reading *rd, recipe_tool *t, bool check_strict)
 {
     static const char none[] = "{\"type\": \"object\", \"properties\": {}}";
+    const bool strict = check_strict && t->strict == RECIPE_STRICT_YES;
     const char *why;
 
-    if (!t->parameters && check_strict && t->strict == RECIPE_STRICT_YES)
+    if (!t->parameters && strict)
         t->parameters = jtree_parse(none, sizeof none - 1, rd->mem, "parameters", NULL);
     if (!t->parameters)
-        return t->strict != RECIPE_STRICT_YES || !check_strict || out_of_memory(rd);
-    if (!schema_valid(rd, t->parameters, &why))
+        return !strict || out_of_memory(rd);
+    if (!(strict && rd->strict) && !schema_valid(rd, t->parameters, &why))
         return convert_fail(rd, "Invalid schema for function '%s': %s", t->name, why ? why : "");
-    if (check_strict && t->strict == RECIPE_STRICT_YES) {
-        t->parameters =
-            schema_strict(rd, t->parameters, "Invalid tool parameters schema ",
-                          "The top level of the function parameters schema must be an object.");
+    if (strict) {
+        t->parameters = schema_strict(
+            rd, t->parameters, "Invalid tool parameters schema ",
+            "The top level of the function parameters schema must be an object.", true);
         return t->parameters != NULL;
     }
     return check_type(rd, t);

@@ -496,6 +496,118 @@ static const struct {
      "\"description\": \"\", \"parameters\": {\"type\": "
      "\"object\"}}<｜User｜>x<｜Assistant｜></think>",
      NULL},
+    {"strict: keywords of another type", RECIPE_PROTOCOL_CHAT,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
+     "\"thinking\":{\"type\":\"disabled\"},\"tools\":[{\"type\":\"function\",\"function\":{"
+     "\"name\":\"f\",\"strict\":true,\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{"
+     "\"type\":\"string\",\"minimum\":\"x\",\"enum\":[\"b\"],\"pattern\":\"p\",\"description\":"
+     "\"d\",\"title\":5}}}}}]}",
+     " \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"string\", "
+     "\"description\": \"d\", \"pattern\": \"p\", \"enum\": [\"b\"]}}, \"additionalProperties\": "
+     "false, \"required\": [\"a\"]}}\n\nYou MUST strictly follow the above defined tool name and "
+     "parameter schemas to invoke tool calls.\n<｜User｜>x<｜Assistant｜></think>",
+     NULL},
+    {"strict: of numbers", RECIPE_PROTOCOL_CHAT,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
+     "\"thinking\":{\"type\":\"disabled\"},\"tools\":[{\"type\":\"function\",\"function\":{"
+     "\"name\":\"f\",\"strict\":true,\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{"
+     "\"multipleOf\":2,\"type\":\"number\",\"default\":1,\"maximum\":2.5,\"description\":\"d\","
+     "\"enum\":[1]}}}}}]}",
+     " \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"number\", "
+     "\"description\": \"d\", \"default\": 1, \"maximum\": 2.5, \"multipleOf\": 2}}, "
+     "\"additionalProperties\": false, \"required\": [\"a\"]}}\n\nYou MUST strictly follow the "
+     "above defined tool name and parameter schemas to invoke tool "
+     "calls.\n<｜User｜>x<｜Assistant｜></think>",
+     NULL},
+    {"strict: several types", RECIPE_PROTOCOL_CHAT,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
+     "\"thinking\":{\"type\":\"disabled\"},\"tools\":[{\"type\":\"function\",\"function\":{"
+     "\"name\":\"f\",\"strict\":true,\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{"
+     "\"type\":[\"string\",\"null\"],\"enum\":[\"a\",null],\"description\":\"d\"}}}}}]}",
+     " \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": {\"type\": [\"string\", "
+     "\"null\"], \"description\": \"d\"}}, \"additionalProperties\": false, \"required\": "
+     "[\"a\"]}}\n\nYou MUST strictly follow the above defined tool name and parameter schemas to "
+     "invoke tool calls.\n<｜User｜>x<｜Assistant｜></think>",
+     NULL},
+    {"strict: a reference", RECIPE_PROTOCOL_CHAT,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
+     "\"thinking\":{\"type\":\"disabled\"},\"tools\":[{\"type\":\"function\",\"function\":{"
+     "\"name\":\"f\",\"strict\":true,\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"$"
+     "ref\":\"#/x\",\"description\":\"d\"}}}}}]}",
+     " \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": {\"$ref\": \"#/x\"}}, "
+     "\"additionalProperties\": false, \"required\": [\"a\"]}}\n\nYou MUST strictly follow the "
+     "above defined tool name and parameter schemas to invoke tool "
+     "calls.\n<｜User｜>x<｜Assistant｜></think>",
+     NULL},
+    {"strict: anyOf beside a reference", RECIPE_PROTOCOL_CHAT,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
+     "\"thinking\":{\"type\":\"disabled\"},\"tools\":[{\"type\":\"function\",\"function\":{"
+     "\"name\":\"f\",\"strict\":true,\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"$"
+     "ref\":\"#/x\",\"anyOf\":[{\"type\":\"null\",\"default\":1}]}}}}}]}",
+     " \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": {\"anyOf\": [{\"type\": "
+     "\"null\"}]}}, \"additionalProperties\": false, \"required\": [\"a\"]}}\n\nYou MUST strictly "
+     "follow the above defined tool name and parameter schemas to invoke tool "
+     "calls.\n<｜User｜>x<｜Assistant｜></think>",
+     NULL},
+    {"strict: a list without items", RECIPE_PROTOCOL_CHAT,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
+     "\"thinking\":{\"type\":\"disabled\"},\"tools\":[{\"type\":\"function\",\"function\":{"
+     "\"name\":\"f\",\"strict\":true,\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{"
+     "\"type\":\"array\"}}}}}]}",
+     NULL, "Invalid tool parameters schema : missing field `items`"},
+    {"strict: items that are null", RECIPE_PROTOCOL_CHAT,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
+     "\"thinking\":{\"type\":\"disabled\"},\"tools\":[{\"type\":\"function\",\"function\":{"
+     "\"name\":\"f\",\"strict\":true,\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{"
+     "\"type\":\"array\",\"items\":null}}}}}]}",
+     NULL, "Invalid tool parameters schema : one of `type`, `anyOf`, `$ref` field is required"},
+    {"strict: properties that are null", RECIPE_PROTOCOL_CHAT,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
+     "\"thinking\":{\"type\":\"disabled\"},\"tools\":[{\"type\":\"function\",\"function\":{"
+     "\"name\":\"f\",\"strict\":true,\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{"
+     "\"type\":\"object\",\"properties\":null}}}}}]}",
+     NULL, "An object with no properties is not allowed."},
+    {"strict: an object in several types", RECIPE_PROTOCOL_CHAT,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
+     "\"thinking\":{\"type\":\"disabled\"},\"tools\":[{\"type\":\"function\",\"function\":{"
+     "\"name\":\"f\",\"strict\":true,\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{"
+     "\"type\":\"object\",\"additionalProperties\":true,\"properties\":{\"b\":{\"type\":\"null\"}}}"
+     "}}}}]}",
+     NULL, "additionalProperties should not be true"},
+    {"strict: required", RECIPE_PROTOCOL_CHAT,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
+     "\"thinking\":{\"type\":\"disabled\"},\"tools\":[{\"type\":\"function\",\"function\":{"
+     "\"name\":\"f\",\"strict\":true,\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{"
+     "\"type\":\"object\",\"properties\":{\"b\":{\"type\":\"null\"}},\"required\":[\"c\"]}}}}}]}",
+     NULL, "Required property 'c' not found in object"},
+    {"strict: the order of an object", RECIPE_PROTOCOL_CHAT,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
+     "\"thinking\":{\"type\":\"disabled\"},\"tools\":[{\"type\":\"function\",\"function\":{"
+     "\"name\":\"f\",\"strict\":true,\"parameters\":{\"description\":\"d\",\"required\":[\"a\"],"
+     "\"properties\":{\"a\":{\"type\":\"boolean\"}},\"$defs\":{},\"type\":\"object\"}}}]}",
+     " \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"boolean\"}}, "
+     "\"additionalProperties\": false, \"required\": [\"a\"], \"description\": \"d\"}}\n\nYou MUST "
+     "strictly follow the above defined tool name and parameter schemas to invoke tool "
+     "calls.\n<｜User｜>x<｜Assistant｜></think>",
+     NULL},
+    {"strict: no properties", RECIPE_PROTOCOL_CHAT,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
+     "\"thinking\":{\"type\":\"disabled\"},\"tools\":[{\"type\":\"function\",\"function\":{"
+     "\"name\":\"f\",\"strict\":true,\"parameters\":{\"type\":\"object\"}}}]}",
+     " \"parameters\": {\"type\": \"object\", \"properties\": {}, \"additionalProperties\": false, "
+     "\"required\": []}}\n\nYou MUST strictly follow the above defined tool name and parameter "
+     "schemas to invoke tool calls.\n<｜User｜>x<｜Assistant｜></think>",
+     NULL},
+    {"strict: no properties of a format", RECIPE_PROTOCOL_CHAT,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
+     "\"thinking\":{\"type\":\"disabled\"},\"response_format\":{\"type\":\"json_schema\",\"json_"
+     "schema\":{\"strict\":true,\"schema\":{\"type\":\"object\"}}}}",
+     NULL, "An object with no properties is not allowed."},
+    {"strict: a format that is no object", RECIPE_PROTOCOL_CHAT,
+     "{\"model\":\"DeepSeek-V4.1-Flash\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
+     "\"thinking\":{\"type\":\"disabled\"},\"response_format\":{\"type\":\"json_schema\",\"json_"
+     "schema\":{\"strict\":true,\"schema\":{\"anyOf\":[{\"type\":\"string\"}]}}}}",
+     NULL, "The top level of the json schema must be an object."},
 };
 
 static bool ends_with(const str *s, const char *end)
