@@ -13,94 +13,150 @@ static __device__ uint8_t *ring_place(const step &s, const kv_layout &l, int rin
     return row < s.row0[seq + 1] - l.ring_rows ? NULL : kv_ring(&l, &s.view[seq], ring, s.pos[row]);
 }
 
-/* A thread has the values threadIdx.x, + THREADS, ... of a row of n, at most EACH: x = RMS(x, w).
- * Values behind the row are 0. */
-template <int EACH>
-static __device__ __forceinline__ void norm_row(float (&x)[EACH], const float (&w)[EACH], int n,
-                                                float eps)
-{
-    float sum = 0, r;
+#define CHUNK 128 /* columns of a warp at once, four of a lane */
 
-#pragma unroll
-    for (int k = 0; k < EACH; k++)
-        sum = fmaf(x[k], x[k], sum);
-    r = 1.0f / sqrtf(block_sum(sum) / (float)n + eps);
-#pragma unroll
-    for (int k = 0; k < EACH; k++)
-        x[k] = bf16_round(w[k] * (x[k] * r));
+static __device__ __forceinline__ float4 four_values(uint2 v)
+{
+    return make_float4(from_bf((bf16)v.x), from_bf((bf16)(v.x >> 16)), from_bf((bf16)v.y),
+                       from_bf((bf16)(v.y >> 16)));
 }
 
-/* Blocks (row, part): the latent query, if there is one, and last the window key. Norms are fetched
- * while the kernel before ends. No rows in `s`: the rings are left alone. */
-template <int EACH>
+static __device__ __forceinline__ float4 four_of(const weight &w, int i)
+{
+    return w.kind == WEIGHT_VEC_BF16 ? four_values(*(const uint2 *)((const bf16 *)w.data + i))
+                                     : *(const float4 *)((const float *)w.data + i);
+}
+
+/* Codes of four values of a group of 32 in eight lanes, and the power of its scale. */
+static __device__ __forceinline__ uint32_t four_codes(float4 v, uint8_t *power)
+{
+    float most = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+    float s = q8_scale(lanes_max(most, 8)), inverse = 1.0f / s;
+
+    *power = (uint8_t)(__float_as_uint(s) >> 23);
+    return (uint32_t)q8_byte_near(v.x, inverse) | (uint32_t)q8_byte_near(v.y, inverse) << 8 |
+           (uint32_t)q8_byte_near(v.z, inverse) << 16 | (uint32_t)q8_byte_near(v.w, inverse) << 24;
+}
+
+/* Four columns from i on of a ring row. */
+static __device__ __forceinline__ void put_key(uint8_t *row, int dim, int i, uint32_t codes,
+                                               uint8_t power, bool words)
+{
+    if (words)
+        *(uint32_t *)(row + i) = codes;
+    else
+        for (int j = 0; j < 4; j++)
+            row[i + j] = (uint8_t)(codes >> 8 * j);
+    if (i % 32 == 0)
+        row[dim + i / 32] = power;
+}
+
+/* PARTS warps make a latent query or a window key, of which each has at most EACH chunks; squares
+ * are summed chunk by chunk, so that bits do not depend on PARTS. Without queries (q_rank 0) all
+ * are keys. No rows in `s`: the rings are left alone. */
+template <int PARTS, int EACH>
 static __global__ void __launch_bounds__(THREADS)
     qkv_kernel(qkv_args a, weight q_norm, weight kv_norm, step s,
                const __grid_constant__ kv_layout l)
 {
-    bool key = blockIdx.y == gridDim.y - 1;
-    int row = blockIdx.x, rank = a.q_rank, n = key ? a.dim : rank, nope = a.dim - a.rope;
-    const bf16 *in = (const bf16 *)a.qkv + (int64_t)row * (rank + a.dim) + (key ? rank : 0);
+    __shared__ float part[PARTS * EACH];
+    int warp = threadIdx.x / 32, kinds = a.q_rank > 0 ? 2 : 1, nope = a.dim - a.rope;
+    int item = (int)blockIdx.x * (WARPS / PARTS) + warp / PARTS, row = item / kinds;
+    bool key = item % kinds == kinds - 1, words = l.ring_row_bytes % 4 == 0;
+    int n = key ? a.dim : a.q_rank, first = warp % PARTS * CHUNK + (int)threadIdx.x % 32 * 4;
+    const bf16 *in = (const bf16 *)a.qkv + (int64_t)row * (a.q_rank + a.dim) + (key ? a.q_rank : 0);
     const float *cs = a.cs + (int64_t)row * a.rope;
     uint8_t *out = a.kv_rows + row * l.ring_row_bytes, *place = NULL;
-    float x[EACH], w[EACH];
+    float sum[EACH], all = 0, r;
+    float4 w[EACH];
+    uint2 x[EACH];
 
+    if (PARTS > 1) /* few rows: while the kernel before ends */
 #pragma unroll
-    for (int k = 0; k < EACH; k++) {
-        int i = k * THREADS + (int)threadIdx.x;
-
-        w[k] = i < n ? vec(key ? kv_norm : q_norm, i) : 0;
-    }
+        for (int k = 0; k < EACH; k++)
+            w[k] = first + k * PARTS * CHUNK < n
+                       ? four_of(key ? kv_norm : q_norm, first + k * PARTS * CHUNK)
+                       : make_float4(0, 0, 0, 0);
     after_previous();
+    if (row >= a.n) /* whole warps, and of one part alone */
+        return;
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
-        int i = k * THREADS + (int)threadIdx.x;
+        int i = first + k * PARTS * CHUNK;
 
-        x[k] = i < n ? from_bf(in[i]) : 0;
+        x[k] = i < n ? *(const uint2 *)(in + i) : make_uint2(0, 0);
     }
     if (key && row < s.n_rows)
         place = ring_place(s, l, a.ring, row);
-    norm_row(x, w, n, a.eps);
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
-        int i = k * THREADS + (int)threadIdx.x;
-        float scale, other, first, second;
-        uint8_t code;
+        float4 v = four_values(x[k]);
 
-        if (i >= n) /* whole warps */
+        sum[k] = warp_sum(fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, v.x * v.x))));
+        if (PARTS == 1)
+            all += sum[k];
+        else if (threadIdx.x % 32 == 0)
+            part[warp % PARTS + k * PARTS] = sum[k];
+    }
+    if (PARTS > 1) {
+        __syncthreads();
+        for (int k = 0; k < PARTS * EACH; k++)
+            all += part[k];
+    }
+    r = 1.0f / sqrtf(all / (float)n + a.eps);
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+        int i = first + k * PARTS * CHUNK;
+        float4 v = four_values(x[k]), g;
+        uint32_t codes;
+        uint8_t power;
+        float scale;
+
+        if (i - (int)threadIdx.x % 32 * 4 >= n) /* whole warps */
             break;
-        if (!key) {
-            ((bf16 *)a.qr_q8)[(int64_t)row * rank + i] = q8_value(x[k]);
+        g = PARTS > 1 ? w[k] : i < n ? four_of(key ? kv_norm : q_norm, i) : v;
+        v = make_float4(bf16_round(g.x * (v.x * r)), bf16_round(g.y * (v.y * r)),
+                        bf16_round(g.z * (v.z * r)), bf16_round(g.w * (v.w * r)));
+        if (key && i >= nope && i < n) {
+            const float4 turn = *(const float4 *)(cs + i - nope);
+
+            rotate(&v.x, &v.y, turn.x, turn.y);
+            rotate(&v.z, &v.w, turn.z, turn.w);
+        }
+        codes = four_codes(v, &power);
+        if (i >= n)
+            continue;
+        if (key) {
+            put_key(out, n, i, codes, power, words);
+            if (place)
+                put_key(place, n, i, codes, power, words);
             continue;
         }
-        other = __shfl_xor_sync(ALL, x[k], 1); /* the other one of a pair */
-        first = i & 1 ? other : x[k];
-        second = i & 1 ? x[k] : other;
-        if (i >= nope) {
-            rotate(&first, &second, cs[(i - nope) / 2 * 2], cs[(i - nope) / 2 * 2 + 1]);
-            x[k] = i & 1 ? second : first;
-        }
-        code = q8_code(x[k], &scale);
-        out[i] = code;
-        if (place)
-            place[i] = code;
-        if (i % 32)
-            continue;
-        out[n + i / 32] = (uint8_t)(__float_as_uint(scale) >> 23);
-        if (place)
-            place[n + i / 32] = (uint8_t)(__float_as_uint(scale) >> 23);
+        scale = ue8m0(power);
+        *(uint2 *)((bf16 *)a.qr_q8 + (int64_t)row * n + i) =
+            make_uint2(bf16_pair(e4m3(codes & 0xFF) * scale, e4m3(codes >> 8 & 0xFF) * scale),
+                       bf16_pair(e4m3(codes >> 16 & 0xFF) * scale, e4m3(codes >> 24) * scale));
     }
 }
 
+/* Rows from which on a warp makes a whole query or key. */
+#define MANY_ROWS 512
+
 void cuda_qkv(cuda_impl *c, const qkv_args *a)
 {
-    int widest = a->dim > a->q_rank ? a->dim : a->q_rank;
-    dim3 grid((unsigned)a->n, a->q_rank > 0 ? 2 : 1);
+    int widest = a->dim > a->q_rank ? a->dim : a->q_rank, kinds = a->q_rank > 0 ? 2 : 1;
+    bool many = a->n >= MANY_ROWS && widest <= 16 * CHUNK;
+    unsigned items = (unsigned)(a->n * kinds);
     weight none = {};
     step left = {};
 
-    if (widest > 32 * THREADS)
-        cuda_note(c, cudaErrorNotSupported, "qkv: more than 8192 columns");
-    launch(c, "qkv", widest > 8 * THREADS ? qkv_kernel<32> : qkv_kernel<8>, grid, THREADS, 0, *a,
+    if (widest > WARPS * 8 * CHUNK || a->rope % 4 || a->dim % 4)
+        cuda_note(c, cudaErrorNotSupported, "qkv: more than 8192 columns, or columns not by four");
+    launch(c, "qkv",
+           many                          ? qkv_kernel<1, 16>
+           : widest <= WARPS * 2 * CHUNK ? qkv_kernel<WARPS, 2>
+                                         : qkv_kernel<WARPS, 8>,
+           many ? (items + WARPS - 1) / WARPS : items, THREADS, 0, *a,
            a->q_norm ? *a->q_norm : none, *a->kv_norm, a->commit ? *a->commit : left, *a->layout);
 }
 

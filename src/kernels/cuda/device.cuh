@@ -120,9 +120,14 @@ static __device__ __forceinline__ bf16 q8_value(float x)
 }
 
 /* The same with the scale known, and its inverse (exact: powers of two). */
+static __device__ __forceinline__ uint8_t q8_byte_near(float x, float inverse)
+{
+    return to_e4m3(fminf(fmaxf(x * inverse, -448.0f), 448.0f));
+}
+
 static __device__ __forceinline__ float q8_near(float x, float s, float inverse)
 {
-    return e4m3(to_e4m3(fminf(fmaxf(x * inverse, -448.0f), 448.0f))) * s;
+    return e4m3(q8_byte_near(x, inverse)) * s;
 }
 
 static __device__ __forceinline__ uint32_t bf16_pair(float low, float high)
