@@ -218,36 +218,42 @@ void cuda_quantize(cuda_impl *c, const quantize_args *a)
 #define WIDE 16
 
 /* Two threads per 32 columns of a table row: decode (exact), round, Q8. `n` threads. */
-static __global__ void engram_gather_kernel(weight table, engram_gather_args a, int64_t n)
+static __global__ void engram_gather_kernel(weight table, engram_gather_args a, uint32_t n)
 {
     after_previous();
 
-    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, dim = table.cols, col, id;
-    float x[WIDE], amax = 0, scale;
+    uint32_t i = blockIdx.x * THREADS + threadIdx.x, per_row = (uint32_t)(table.cols / WIDE), col;
     bool mine = i < n;
-    uint4 code;
+    int64_t id;
+    float x[WIDE], amax = 0, scale, inverse;
+    uint4 code, out[2];
 
-    i = mine ? i : n - 1; /* whole warps take part in the maximum */
-    col = i * WIDE % dim;
-    id = a.ids[i * WIDE / dim];
-    code = *(const uint4 *)((const uint8_t *)table.data + id * dim + col);
-    scale = ue8m0(table.scale[id * (dim / 32) + col / 32]);
+    i = mine ? i : (uint32_t)n - 1; /* whole warps take part in the maximum */
+    col = i % per_row * WIDE;
+    id = a.ids[i / per_row];
+    code = *(const uint4 *)((const uint8_t *)table.data + id * table.cols + col);
+    scale = ue8m0(table.scale[id * (table.cols / 32) + col / 32]);
+#pragma unroll
     for (int j = 0; j < WIDE; j++) {
         x[j] = bf16_round(e4m3(((const uint8_t *)&code)[j]) * scale);
         amax = fmaxf(amax, fabsf(x[j]));
     }
     scale = q8_scale(fmaxf(amax, __shfl_xor_sync(~0u, amax, 1)));
-    if (!mine)
-        return;
-    for (int j = 0; j < WIDE; j++)
-        ((bf16 *)a.out_q8)[i * WIDE + j] = to_bf(e4m3(q8_byte(x[j], scale)) * scale);
+    inverse = 1.0f / scale;
+#pragma unroll
+    for (int j = 0; j < WIDE; j += 2)
+        ((uint32_t *)out)[j / 2] =
+            bf16_pair(q8_near(x[j], scale, inverse), q8_near(x[j + 1], scale, inverse));
+    for (int j = 0; j < 2 && mine; j++)
+        ((uint4 *)a.out_q8)[2 * (int64_t)i + j] = out[j];
 }
 
 void cuda_engram_gather(cuda_impl *c, const engram_gather_args *a)
 {
     int64_t n = (int64_t)a->n * a->n_cols * a->table->cols / WIDE;
 
-    launch(c, "engram_gather", engram_gather_kernel, blocks_of(n), THREADS, 0, *a->table, *a, n);
+    launch(c, "engram_gather", engram_gather_kernel, blocks_of(n), THREADS, 0, *a->table, *a,
+           (uint32_t)n);
 }
 
 /* One block per copy of a row. */
