@@ -25,7 +25,9 @@ typedef struct route_args {
  *   h = bf(weight * (silu(g) * u)); y_e = bf(w2 Q8(h)); the shared expert without weight
  *   y = bf(sum of y_e in ascending expert id, then the shared one; f32) */
 typedef struct experts_args {
-    const struct weight *w; /* from load_experts */
+    const struct weight *w;  /* from load_experts */
+    const route_args *route; /* of the same rows, done first: makes ids and weights; NULL: they are
+                              * there */
     int n, k;
     float limit;
     const void *x_q8;     /* [n] q8 rows of hidden columns */

@@ -336,24 +336,23 @@ void layer_ffn(model *m, int layer)
     const layer_plan *p = &m->plan.layer[layer];
     const model_config *c = &m->cfg;
     kernels *k = m->k;
+    const route_args route = {.n = rows(m),
+                              .n_experts = p->n_experts,
+                              .k = p->n_active,
+                              .normalize = c->norm_topk,
+                              .scale = c->route_scale,
+                              .logits = m->b.gate_logits,
+                              .bias = w->bias,
+                              .bias_vl = w->bias_vl,
+                              .image = m->rows.s.image,
+                              .ids = m->b.expert_ids,
+                              .weights = m->b.expert_w};
 
     k->ops->linear(
         k, &(linear_args){
                .w = w->gate, .n = rows(m), .out = LINEAR_F32, .x = m->b.in, .y = m->b.gate_logits});
-    k->ops->route(k, &(route_args){.n = rows(m),
-                                   .n_experts = p->n_experts,
-                                   .k = p->n_active,
-                                   .normalize = c->norm_topk,
-                                   .scale = c->route_scale,
-                                   .logits = m->b.gate_logits,
-                                   .bias = w->bias,
-                                   .bias_vl = w->bias_vl,
-                                   .image = m->rows.s.image,
-                                   .ids = m->b.expert_ids,
-                                   .weights = m->b.expert_w});
-    trace_i32(m, layer, "ffn.expert_ids", m->b.expert_ids, rows(m), p->n_active);
-    trace_f32(m, layer, "ffn.expert_weights", m->b.expert_w, rows(m), p->n_active);
     k->ops->experts(k, &(experts_args){.w = w->experts,
+                                       .route = &route,
                                        .n = rows(m),
                                        .k = p->n_active,
                                        .limit = c->swiglu_limit,
@@ -361,6 +360,8 @@ void layer_ffn(model *m, int layer)
                                        .ids = m->b.expert_ids,
                                        .weights = m->b.expert_w,
                                        .y = m->b.y});
+    trace_i32(m, layer, "ffn.expert_ids", m->b.expert_ids, rows(m), p->n_active);
+    trace_f32(m, layer, "ffn.expert_weights", m->b.expert_w, rows(m), p->n_active);
     m->pending = true;
     trace_act(m, layer, "ffn_out", m->b.y, rows(m), c->hidden);
 }

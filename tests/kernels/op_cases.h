@@ -59,7 +59,8 @@ enum {
     OP_NO_COMPRESSED = 4096,
     OP_BENCH = 8192,   /* too large for a test: for the benchmark alone */
     OP_SPREAD = 16384, /* index_scores: scales of a query's or key's groups up to 2^12 apart */
-    OP_AT_ONCE = 32768 /* ring_commit: by the qkv that makes the rows; compress_pool: few rows */
+    OP_AT_ONCE = 32768 /* ring_commit: by the qkv that makes the rows; compress_pool: few rows;
+                          experts: with route */
 };
 
 typedef struct op_case {

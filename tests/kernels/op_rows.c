@@ -395,17 +395,24 @@ static void build_experts(op_inst *o)
 {
     const op_case *c = o->c;
     weight *w = op_borrowed(o);
+    route_args *route = NULL;
 
     if (!w)
         w = load_experts(o);
+    if (c->flags & OP_AT_ONCE) {
+        route = op_host(o, 1, sizeof *route);
+        build_route(o);
+        *route = o->args.route;
+    }
     o->args.experts = (experts_args){
         .w = w,
         .n = o->n,
         .k = c->k,
         .limit = 10.0f,
         .x_q8 = q8_rows(o, "x", c->dim),
-        .ids = expert_ids(o),
-        .weights = f32_rows(o, "weights", c->k, 0.4f, 0.1f),
+        .ids = route ? route->ids : expert_ids(o),
+        .weights = route ? route->weights : f32_rows(o, "weights", c->k, 0.4f, 0.1f),
+        .route = route,
         .y = output_rows(o, "y", OUT_ACT, c->dim),
     };
 }

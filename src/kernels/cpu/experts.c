@@ -230,6 +230,8 @@ void CPU_FN(cpu_experts)(kernels *k, const experts_args *a)
 {
     job j = {.k = k, .a = a, .e = &a->w->e, .n_routed = a->n * a->k};
 
+    if (a->route)
+        CPU_FN(cpu_route)(k, a->route);
     place_scratch(&j);
     group_rows(&j);
     pool_run(k->pool, experts_job, &j);

@@ -62,6 +62,7 @@ typedef struct cuda_scratch {
     int32_t *slot, *first, *pos; /* experts: slots (row * k + i) by expert; [n_experts + 1]; place
                                   * of a slot */
     float *slot_weight;          /* of the listed slots */
+    uint32_t *meet;              /* [2] where blocks of a launch meet (moe_few.cu) */
     uint16_t *query;             /* [n_rows][32][128] index queries (index.cu) */
     float *query_w;              /* [n_rows][32] */
     int32_t *query_n;            /* [n_rows] entries that get a score */
@@ -152,6 +153,8 @@ void cuda_attention(cuda_impl *c, const attention_args *a);
 void cuda_ring_commit(cuda_impl *c, const ring_commit_args *a);
 void cuda_route(cuda_impl *c, const route_args *a);
 void cuda_moe(cuda_impl *c, const experts_args *a);
+/* moe_few.cu: a->route, slots by expert and sorted rows of packed experts; false: too many rows. */
+bool cuda_route_few(cuda_impl *c, const experts_args *a, int n_tile);
 void cuda_confidence(cuda_impl *c, const confidence_args *a);
 void cuda_sample(cuda_impl *c, const sample_args *a);
 size_t cuda_sample_bytes(int n_rows); /* of sample_best */

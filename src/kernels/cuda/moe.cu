@@ -1,65 +1,19 @@
 /* Mixture of experts (kernels/moe.h): routing, and experts for any shape. */
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/moe.cuh"
 
 /* ---- route ---- */
 
-#define MAX_EXPERTS 1024
-
-static __device__ float softplus(float x)
-{
-    return x > 20.0f ? x : log1pf(expf(x));
-}
-
-/* One warp per row. Each round takes the best score that is left; ties: the lower id. */
+/* One warp per row. */
 static __global__ void route_kernel(route_args a, const float *bias, const float *bias_vl)
 {
-    __shared__ float all[WARPS][MAX_EXPERTS];
-    int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
-    float *s = all[threadIdx.x / 32], sum = 0;
-    const float *logit = a.logits + row * a.n_experts;
+    __shared__ float score[WARPS][MAX_EXPERTS];
+    int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
 
     after_previous();
-    if (row >= a.n)
-        return;
-    if (a.image && a.image[row] && bias_vl)
-        bias = bias_vl;
-    for (int64_t e = lane; e < a.n_experts; e += 32)
-        s[e] = sqrtf(softplus(logit[e])) + bias[e];
-    __syncwarp();
-    for (int i = 0; i < a.k; i++) {
-        float top = -INFINITY, w;
-        int id = a.n_experts;
-
-        for (int e = (int)lane; e < a.n_experts; e += 32)
-            if (s[e] > top) {
-                top = s[e];
-                id = e;
-            }
-        for (int d = 16; d > 0; d /= 2) {
-            float t = __shfl_xor_sync(ALL, top, d);
-            int other = __shfl_xor_sync(ALL, id, d);
-
-            if (t > top || (t == top && other < id)) {
-                top = t;
-                id = other;
-            }
-        }
-        id = id < a.n_experts ? id : 0; /* no score is a number */
-        w = sqrtf(softplus(logit[id]));
-        sum += w;
-        if (lane == 0) {
-            s[id] = -INFINITY;
-            a.ids[row * a.k + i] = id;
-            a.weights[row * a.k + i] = w;
-        }
-        __syncwarp();
-    }
-    for (int64_t i = lane; i < a.k; i += 32) {
-        float *w = &a.weights[row * a.k + i];
-
-        *w = (a.normalize && a.k > 1 ? *w / (sum + 1e-20f) : *w) * a.scale;
-    }
+    if (row < a.n)
+        route_row(a, bias, bias_vl, row, score[threadIdx.x / 32]);
 }
 
 void cuda_route(cuda_impl *c, const route_args *a)
@@ -240,8 +194,6 @@ template <bool UP> static __global__ void expert_kernel(experts_job j)
     }
 }
 
-#define MAX_ACTIVE 64
-
 #define SUM_THREADS 128
 
 /* Pairs of columns that a thread reads at once. */
@@ -344,17 +296,19 @@ static __global__ void sort_rows_kernel(const uint4 *x, const int32_t *slot, int
         sorted[row * units + i] = x[(int64_t)(slot[row] / k) * units + i];
 }
 
+static void sort_rows(cuda_impl *c, const experts_args *a)
+{
+    launch(c, "experts", sort_rows_kernel, (unsigned)(a->n * a->k), THREADS, 0,
+           (const uint4 *)a->x_q8, c->s.slot, a->k, a->w->experts->hidden / 8, (uint4 *)c->s.ye);
+}
+
 /* w1 and w3, or w2, of the routed experts and of the shared one. */
 static void multiply(cuda_impl *c, const experts_args *a, bool up, int tile)
 {
     gemm_job routed = packed_job(c, a, up, true), shared = packed_job(c, a, up, false);
 
-    if (up) {
-        launch(c, "experts", sort_rows_kernel, (unsigned)(a->n * a->k), THREADS, 0,
-               (const uint4 *)routed.x, c->s.slot, a->k, a->w->experts->hidden / 8,
-               (uint4 *)c->s.ye);
-        routed.x = c->s.ye; /* free until the second product */
-    }
+    if (up)
+        routed.x = c->s.ye; /* sorted; free until the second product */
     cuda_gemm_experts(c, &routed, &shared, tile);
 }
 
@@ -362,8 +316,6 @@ static void group(cuda_impl *c, const experts_args *a, int tile)
 {
     int n_experts = a->w->experts->n_experts;
 
-    if (a->k > MAX_ACTIVE || n_experts > MAX_EXPERTS)
-        cuda_note(c, cudaErrorNotSupported, "experts: more than 64 per row, or than 1024");
     launch(c, "experts", group_kernel, (unsigned)n_experts + 1, GROUP_THREADS, 0, a->ids,
            a->weights, a->n * a->k, n_experts, tile, c->s);
 }
@@ -389,7 +341,15 @@ void cuda_moe(cuda_impl *c, const experts_args *a)
     dim3 down((unsigned)((x->hidden + WARPS - 1) / WARPS), (unsigned)x->n_experts + 1);
     int tile = expert_tile(a->n * a->k / x->n_experts);
 
-    group(c, a, tile);
+    if (a->k > MAX_ACTIVE || x->n_experts > MAX_EXPERTS)
+        cuda_note(c, cudaErrorNotSupported, "experts: more than 64 per row, or than 1024");
+    if (!x->packed || !cuda_route_few(c, a, tile)) {
+        if (a->route)
+            cuda_route(c, a->route);
+        group(c, a, tile);
+        if (x->packed)
+            sort_rows(c, a);
+    }
     if (x->packed) {
         multiply(c, a, true, tile);
     } else {

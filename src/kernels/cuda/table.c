@@ -155,7 +155,7 @@ done:
 
 typedef struct scratch_sizes {
     size_t tile, slot, slot_weight, query, query_w, query_n, group, tops, pos, part, first, h, ye,
-        z, best, done, stage;
+        z, best, done, stage, meet;
 } scratch_sizes;
 
 /* What sample() points at: room for the worst row, and for plain rows with a mask each. */
@@ -182,6 +182,7 @@ static scratch_sizes sizes_of(const kernel_limits *l)
         .query_n = cuda_aligned(rows * sizeof(int32_t)),
         .group = cuda_aligned((rows + 1) * 4 * sizeof(int32_t)),
         .tops = cuda_aligned((one_row > many ? one_row : many) * sizeof(float)),
+        .meet = cuda_aligned(2 * sizeof(uint32_t)),
         .part = cuda_part_bytes(n_processors()),
         .first = cuda_aligned(((size_t)l->n_experts + 1) * sizeof(int32_t)),
         .h = cuda_aligned(slots * (size_t)l->moe_inter * sizeof(uint16_t)),
@@ -195,8 +196,8 @@ static scratch_sizes sizes_of(const kernel_limits *l)
 static size_t total(const scratch_sizes *z)
 {
     return z->tile + z->slot + z->slot_weight + z->query + z->query_w + z->query_n + z->group +
-           z->tops + z->pos + z->part + z->first + z->h + z->ye + z->z + z->best + z->done +
-           z->stage;
+           z->tops + z->pos + z->meet + z->part + z->first + z->h + z->ye + z->z + z->best +
+           z->done + z->stage;
 }
 
 static size_t op_scratch_bytes(const kernels *k, const kernel_limits *l)
@@ -245,6 +246,8 @@ static di_code op_reserve(kernels *k, const kernel_limits *l, di_status *st)
     c->s.tops = carve(&at, z.tops);
     c->s.n_tops = z.tops / sizeof(float);
     c->s.pos = carve(&at, z.pos);
+    c->s.meet = carve(&at, z.meet);
+    CU_TRY(cudaMemsetAsync(c->s.meet, 0, z.meet, c->stream), "reserving scratch");
     c->s.part = carve(&at, z.part);
     c->s.first = carve(&at, z.first);
     c->s.h = carve(&at, z.h);

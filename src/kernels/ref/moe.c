@@ -177,6 +177,8 @@ void ref_moe(kernels *k, const experts_args *a)
     const ref_experts *e = a->w->experts;
     experts_job x = {.a = a, .e = e, .slot = impl->slot, .first = impl->first, .h = impl->h};
 
+    if (a->route)
+        ref_route(k, a->route);
     group_by_expert(a, e->n_experts, impl->slot, impl->first);
     ref_run(k, up_job, &x);
     ref_run(k, down_job, &x);
