@@ -29,6 +29,7 @@ bool settings_format(reading *rd, answer_format *f)
 {
     const char *why;
 
+    reading_at(rd, f->member);
     rd->q->chat.format = f->format;
     rd->q->chat.schema = f->checked = f->schema;
     if (f->format != RECIPE_FORMAT_JSON_SCHEMA)
@@ -133,5 +134,6 @@ bool settings_constraint(reading *rd, const answer_format *f)
     p->starts_in_tool_calls = p->tool_calls && c->choice == RECIPE_CHOICE_REQUIRED;
     p->json_output = f->format == RECIPE_FORMAT_JSON_OBJECT;
     p->stage = stage_of(c);
+    rd->q->constraint.param = p->tool_calls ? "tools" : f->member;
     return p->tool_calls ? constrain_calls(rd) : constrain_format(rd, f);
 }

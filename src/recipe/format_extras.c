@@ -75,6 +75,7 @@ bool format_extras(reading *rd, const jtree *structured, const jtree *regex, con
 {
     if (f->format != RECIPE_FORMAT_TEXT)
         return true;
+    f->member = structured ? "structured_outputs" : regex ? "regex" : ebnf ? "ebnf" : f->member;
     if (structured)
         return read_structured(rd, structured, f);
     if (regex)

@@ -242,6 +242,7 @@ typedef struct answer_format {
     const jtree *schema, *text; /* text: of REGEX and EBNF */
     bool strict;
     const jtree *checked; /* the schema after settings_format */
+    const char *member;   /* of the body, for errors */
 } answer_format;
 
 /* Check the format and note it; settings_constraint comes last, it needs all else. */

@@ -84,8 +84,9 @@ typedef struct recipe_constraint {
     recipe_constraint_kind kind;
     const char *text; /* 0-terminated */
     size_t n;
-    bool one_call; /* parallel_tool_calls is false */
-    bool strict;   /* of a schema: what cannot be enforced is refused */
+    const char *param; /* the member of the body that asks for it */
+    bool one_call;     /* parallel_tool_calls is false */
+    bool strict;       /* of a schema: what cannot be enforced is refused */
 } recipe_constraint;
 
 /* Where the answer begins (spec recipe.md 1.6 and 3.1). */

@@ -598,7 +598,7 @@ bool request_read_chat(reading *rd, const jtree *body)
     const jtree *f[N_FIELDS];
     tool_list tools = {0};
     tool_choice choice = {0};
-    answer_format format = {0};
+    answer_format format = {.member = "response_format"};
     recipe_request *q = rd->q;
 
     if (!fields_read(rd, body, NULL, body_fields, N_FIELDS, f) || !read_thinking(rd, f) ||
@@ -612,8 +612,7 @@ bool request_read_chat(reading *rd, const jtree *body)
         !check_json_word(rd, &format) || !tools_check(rd, &tools, choice.choice, true) ||
         !tools_choose(rd, &tools, &choice) || !check_prefix(rd, tools.n, format.format) ||
         !settings_stop(rd, f[F_STOP], true) || !read_streaming(rd, f) ||
-        !reading_at(rd, "response_format") || !settings_format(rd, &format) ||
-        !apply_settings(rd, f))
+        !settings_format(rd, &format) || !apply_settings(rd, f))
         return false;
     q->user = f[F_CACHE_KEY] ? f[F_CACHE_KEY]->text : f[F_USER] ? f[F_USER]->text : NULL;
     q->constraint.one_call = f[F_PARALLEL] && !f[F_PARALLEL]->yes;

@@ -182,7 +182,7 @@ bool request_read_messages(reading *rd, const jtree *body)
     const jtree *f[N_FIELDS], *effort;
     tool_list tools = {0};
     tool_choice choice = {0};
-    answer_format format = {0};
+    answer_format format = {.member = "output_config.format"};
     thinking_said said;
 
     if (!fields_read(rd, body, NULL, body_fields, N_FIELDS, f) ||

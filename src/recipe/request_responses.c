@@ -729,7 +729,7 @@ bool request_read_responses(reading *rd, const jtree *body)
     const jtree *f[N_FIELDS];
     tool_list tools = {0};
     tool_choice choice = {0};
-    answer_format format = {0};
+    answer_format format = {.member = "text.format"};
     recipe_request *q = rd->q;
 
     if (!fields_read(rd, body, NULL, body_fields, N_FIELDS, f) ||
@@ -738,8 +738,7 @@ bool request_read_responses(reading *rd, const jtree *body)
         !read_tools(rd, f[F_TOOLS], &tools) || !check_previous(rd, f[F_PREVIOUS]) ||
         !read_input(rd, f[F_INPUT], f[F_INSTRUCTIONS]) ||
         !tools_check(rd, &tools, choice.choice, true) || !tools_choose(rd, &tools, &choice) ||
-        !check_json_word(rd, &format) || !reading_at(rd, "text.format") ||
-        !settings_format(rd, &format) || !apply_settings(rd, f))
+        !check_json_word(rd, &format) || !settings_format(rd, &format) || !apply_settings(rd, f))
         return false;
     q->stream = is_true(f[F_STREAM]);
     q->user = f[F_CACHE_KEY] ? f[F_CACHE_KEY]->text : f[F_USER] ? f[F_USER]->text : NULL;

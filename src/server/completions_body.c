@@ -74,7 +74,7 @@ static di_code read_prompts(completion_body *b, const backend *be, json_read *r,
         } else if (t == JSON_ARRAY) {
             DI_TRY(json_array(r, st));
             if (!json_item(r))
-                return field_invalid(st, "prompt", "not an empty list");
+                return di_fail(st, DI_E_INVALID, "prompt must not be an empty list");
             DI_TRY(read_id_prompt(b, be, r, st));
         } else {
             return field_invalid(st, "prompt",
@@ -82,7 +82,7 @@ static di_code read_prompts(completion_body *b, const backend *be, json_read *r,
         }
     }
     if (b->n_prompts == 0)
-        rc = field_invalid(st, "prompt", "not an empty list");
+        rc = di_fail(st, DI_E_INVALID, "prompt must not be an empty list");
 done:
     return rc;
 }

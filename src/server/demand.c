@@ -31,14 +31,17 @@ static bool any_strict(const recipe_chat *c)
     return false;
 }
 
-static bool fail(recipe_error *e, const di_status *st, const grammar_detail *d, grammar_kind kind)
+static bool fail(recipe_error *e, const di_status *st, const grammar_detail *d, grammar_kind kind,
+                 const char *param)
 {
     if (st->code == DI_E_UNSUPPORTED) {
         recipe_fail(e, 501, "%s", st->message);
         e->code = "constrained_output_unavailable";
+        e->param = param;
     } else if (st->code == DI_E_INVALID || st->code == DI_E_CANCELLED) {
         recipe_fail(e, 400, "%s", st->message);
         e->code = grammar_fault_code(d->fault, kind);
+        e->param = param;
     } else {
         recipe_error_from(e, st);
     }
@@ -75,10 +78,10 @@ bool demand_make(demand *c, grammar *g, const recipe_request *q, int32_t last_to
         return true;
     if (grammar_compile(g, &spec, &c->prog, &detail, &st) != DI_OK) {
         c->free_calls = st.code == DI_E_UNSUPPORTED && can_do_without(q, policy);
-        return c->free_calls || fail(e, &st, &detail, spec.kind);
+        return c->free_calls || fail(e, &st, &detail, spec.kind, k->param);
     }
     if (grammar_state_new(c->prog, &start, &c->state, &st) != DI_OK)
-        return fail(e, &st, &detail, spec.kind);
+        return fail(e, &st, &detail, spec.kind, k->param);
     return true;
 }
 

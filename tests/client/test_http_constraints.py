@@ -115,10 +115,16 @@ def test_what_cannot_be_honoured_is_named(server):
         assert status == 400 and "if" in json.loads(body)["error"]["message"]
     error = server.post("/v1/chat/completions", ask(response_format={"type": "regex", "regex": "(a"}),
                         status=400)["error"]
-    assert error["code"] == "invalid_regex"
+    assert error["code"] == "invalid_regex" and error["param"] == "response_format"
     error = server.post("/v1/chat/completions", ask(response_format={"type": "ebnf", "grammar": "x"}),
                         status=400)["error"]
-    assert error["code"] == "invalid_grammar"
+    assert error["code"] == "invalid_grammar" and error["param"] == "response_format"
+    error = server.post("/v1/chat/completions", ask(ebnf="x"), status=400)["error"]
+    assert error["code"] == "invalid_grammar" and error["param"] == "ebnf"
+    error = server.post("/v1/responses", {"model": "tiny", "input": "x", "text": {"format": {
+        "type": "json_schema", "name": "n", "schema": {"type": "string", "minLength": 5, "maxLength": 2}}}},
+                        status=400)["error"]
+    assert error["code"] == "unsatisfiable" and error["param"] == "text.format"
 
 
 def test_a_bad_schema_does_not_touch_its_neighbours(server):
