@@ -84,36 +84,63 @@ static void set_port(struct addrinfo *a, int port)
         ((struct sockaddr_in *)(void *)a->ai_addr)->sin_port = htons((uint16_t)port);
 }
 
-/* A listening socket for every loop. Sharing would let a second server take the same port in
- * silence, so a socket that does not share is tried first. */
-static di_code listen_all(server *s, di_status *st)
+/* One name may have the same address twice. */
+static bool is_repeated(const struct addrinfo *all, const struct addrinfo *a)
 {
-    const char *host = s->opt.host;
-    struct addrinfo *a;
-    di_code rc = resolve(&a, host, s->opt.port, st);
-    int probe;
+    for (; all != a; all = all->ai_next)
+        if (all->ai_addrlen == a->ai_addrlen &&
+            memcmp(all->ai_addr, a->ai_addr, a->ai_addrlen) == 0)
+            return true;
+    return false;
+}
 
-    if (rc != DI_OK)
-        return rc;
-    probe = bound_socket(a, false);
-    if (probe < 0) {
-        rc = di_fail(st, DI_E_IO, "could not listen on %s port %d: %s", host, s->opt.port,
-                     errno_text(errno));
-        goto done;
-    }
+/* A listening socket for every loop. Sharing would let a second server take the same port in
+ * silence, so a socket that does not share is tried first. False: errno says why. */
+static bool listen_at(server *s, struct addrinfo *a, int idx)
+{
+    int probe = bound_socket(a, false);
+
+    if (probe < 0)
+        return false;
     s->port = port_of(probe);
     close(probe);
     set_port(a, s->port);
     for (int i = 0; i < s->n_loops; i++) {
-        s->loops[i].listen_fd = bound_socket(a, true);
-        if (s->loops[i].listen_fd < 0) {
-            rc = di_fail(st, DI_E_IO, "could not listen on %s port %d: %s", host, s->port,
-                         errno_text(errno));
-            goto done;
-        }
+        s->loops[i].listen_fd[idx] = bound_socket(a, true);
+        if (s->loops[i].listen_fd[idx] < 0)
+            return false;
     }
-done:
-    freeaddrinfo(a);
+    return true;
+}
+
+/* At every address of the name, as "localhost" has one of each kind and clients try either; those
+ * that this machine does not have are left out. */
+static di_code listen_all(server *s, di_status *st)
+{
+    const char *host = s->opt.host;
+    struct addrinfo *all;
+    di_code rc = resolve(&all, host, s->opt.port, st);
+    int n = 0, problem = 0;
+    bool failed = false;
+
+    if (rc != DI_OK)
+        return rc;
+    s->port = s->opt.port;
+    for (struct addrinfo *a = all; a && n < LISTEN_MOST && !failed; a = a->ai_next) {
+        set_port(a, s->port); /* of the first, where the system chose */
+        if (is_repeated(all, a))
+            continue;
+        if (listen_at(s, a, n)) {
+            n++;
+            continue;
+        }
+        problem = errno;
+        failed = problem != EADDRNOTAVAIL && problem != EAFNOSUPPORT;
+    }
+    if (failed || n == 0)
+        rc = di_fail(st, DI_E_IO, "could not listen on %s port %d: %s", host, s->port,
+                     errno_text(problem));
+    freeaddrinfo(all);
     return rc;
 }
 
@@ -163,12 +190,14 @@ static void on_accept(evutil_socket_t listen_fd, short what, void *arg)
 
 static void stop_listening(loop *l)
 {
-    if (l->listen_fd < 0)
-        return;
-    on_accept(l->listen_fd, EV_READ, l); /* those who came before the end */
-    event_del(&l->accept);
-    close(l->listen_fd);
-    l->listen_fd = -1;
+    for (int i = 0; i < LISTEN_MOST; i++) {
+        if (l->listen_fd[i] < 0)
+            continue;
+        on_accept(l->listen_fd[i], EV_READ, l); /* those who came before the end */
+        event_del(&l->accept[i]);
+        close(l->listen_fd[i]);
+        l->listen_fd[i] = -1;
+    }
 }
 
 /* ---- the loop ---- */
@@ -258,7 +287,10 @@ static di_code loop_init(loop *l, server *s, int idx, di_status *st)
         return di_fail(st, DI_E_NOMEM, "could not make an event loop");
     if (relay_ring_init(&l->ring, st) != DI_OK || work_done_init(&l->finished, st) != DI_OK)
         return st->code;
-    event_assign(&l->accept, l->base, l->listen_fd, EV_READ | EV_PERSIST, on_accept, l);
+    for (int i = 0; i < LISTEN_MOST && l->listen_fd[i] >= 0; i++) {
+        event_assign(&l->accept[i], l->base, l->listen_fd[i], EV_READ | EV_PERSIST, on_accept, l);
+        event_add(&l->accept[i], NULL);
+    }
     event_assign(&l->tick, l->base, -1, EV_PERSIST, on_tick, l);
     /* Edge-triggered: every write to the eventfd wakes the loop, which need not read it. */
     event_assign(&l->relay_ready, l->base, l->ring.eventfd, EV_READ | EV_PERSIST | EV_ET, on_relay,
@@ -266,7 +298,6 @@ static di_code loop_init(loop *l, server *s, int idx, di_status *st)
     event_assign(&l->work_ready, l->base, l->finished.eventfd, EV_READ | EV_PERSIST, on_work,
                  &l->finished);
     event_add(&l->work_ready, NULL);
-    event_add(&l->accept, NULL);
     event_add(&l->tick, &tick);
     event_add(&l->relay_ready, NULL);
     set_date(l);
@@ -275,8 +306,9 @@ static di_code loop_init(loop *l, server *s, int idx, di_status *st)
 
 static void loop_fini(loop *l)
 {
-    if (l->listen_fd >= 0)
-        close(l->listen_fd);
+    for (int i = 0; i < LISTEN_MOST; i++)
+        if (l->listen_fd[i] >= 0)
+            close(l->listen_fd[i]);
     if (l->base)
         event_base_free(l->base);
     relay_ring_fini(&l->ring);
@@ -381,8 +413,10 @@ di_code server_start(server **out, const server_options *o, const backend *be, d
         goto done;
     }
     s->n_loops = s->opt.n_loops;
-    for (int i = 0; i < s->n_loops; i++)
-        s->loops[i].listen_fd = s->loops[i].ring.eventfd = s->loops[i].finished.eventfd = -1;
+    for (int i = 0; i < s->n_loops; i++) {
+        memset(s->loops[i].listen_fd, -1, sizeof s->loops[i].listen_fd);
+        s->loops[i].ring.eventfd = s->loops[i].finished.eventfd = -1;
+    }
     DI_TRY(listen_all(s, st));
     for (int i = 0; i < s->n_loops; i++)
         DI_TRY(loop_init(&s->loops[i], s, i, st));

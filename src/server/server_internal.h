@@ -57,14 +57,16 @@ struct server {
     atomic_bool draining, stopping;
 };
 
+#define LISTEN_MOST 4 /* addresses of one host name */
+
 struct loop {
     server *srv;
     int idx;
     pthread_t thread;
     bool started;
     struct event_base *base;
-    int listen_fd; /* -1 when closed */
-    struct event accept, tick, relay_ready, work_ready;
+    int listen_fd[LISTEN_MOST]; /* -1 when closed */
+    struct event accept[LISTEN_MOST], tick, relay_ready, work_ready;
     work_done_list finished;
     relay_ring ring;
     conn *first, *dead; /* connections; closed ones wait for the tick to be freed */

@@ -87,6 +87,28 @@ def test_an_address_of_ipv6_stands_in_brackets():
         pytest.skip("no IPv6")
 
 
+def test_a_name_is_served_at_all_its_addresses():
+    """"localhost" is ::1 and 127.0.0.1 on most machines, and clients try either."""
+    with serve("--host", "localhost") as s:
+        assert f"http://localhost:{s.port}" in "".join(s.lines)
+        for family, _, _, _, address in socket.getaddrinfo("localhost", s.port, type=socket.SOCK_STREAM):
+            with socket.socket(family) as c:
+                c.settimeout(10)
+                c.connect(address)
+                c.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+                assert c.recv(1000).startswith(b"HTTP/1.1 200")
+
+
+def test_offsets_of_an_echo_are_places_in_its_text():
+    """The token that begins a prompt is in the lists, but not in the text."""
+    with serve(real=True) as s:
+        choice = s.complete("The ship", max_tokens=6, logprobs=1, echo=True)["choices"][0]
+        lp = choice["logprobs"]
+        assert lp["text_offset"][:3] == [0, 0, 3] and lp["tokens"][1:3] == ["The", " ship"]
+        for token, at in list(zip(lp["tokens"], lp["text_offset"]))[1:]:
+            assert token.startswith("bytes:") or choice["text"][at:].startswith(token)
+
+
 def test_files_of_options_and_keys(tmp_path):
     conf, keys = tmp_path / "conf", tmp_path / "keys"
     conf.write_bytes(b"\xef\xbb\xbfserved-model-name = named\r\n# by an editor that marks its files\r\n")
