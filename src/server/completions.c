@@ -30,7 +30,7 @@ typedef struct completion {
     int64_t created;
     int n; /* choices of a prompt */
     int n_answers, n_top;
-    bool logprobs, include_usage, return_ids;
+    bool logprobs, include_usage, return_ids, skip_special;
     bool failed; /* the error is out */
     uint64_t seed;
     str start; /* of every streamed chunk, up to its choices */
@@ -71,11 +71,15 @@ static void number(str *out, float v)
     jw_number(&w, (double)v); /* null when not finite */
 }
 
-static size_t n_chars(const tokenizer *tok, int32_t id)
+/* What a token adds to the text. */
+static size_t n_chars(const completion *m, int32_t id)
 {
+    const tokenizer *tok = m->base.loop->srv->be->tok;
     size_t n, chars = 0;
     const char *bytes = tokenizer_bytes(tok, id, &n);
 
+    if (m->skip_special && tokenizer_is_special(tok, id))
+        return 0;
     for (size_t i = 0; bytes && i < n; i++)
         chars += ((unsigned char)bytes[i] & 0xC0) != 0x80;
     return chars;
@@ -94,7 +98,7 @@ static void add_values(completion *m, answer *a, const di_event *ev)
         number(&a->lp.values, ev->logprob[i]);
         comma(&a->lp.offsets);
         str_printf(&a->lp.offsets, "%zu", a->n_chars);
-        a->n_chars += n_chars(tok, ev->token[i]);
+        a->n_chars += n_chars(m, ev->token[i]);
         comma(&a->lp.tops);
         if (!top || isnan(ev->logprob[i])) {
             str_puts(&a->lp.tops, "null");
@@ -405,6 +409,7 @@ static completion *new_completion(conn *c, const completion_body *b, di_status *
     m->logprobs = b->logprobs >= 0;
     m->include_usage = b->include_usage;
     m->return_ids = b->return_ids;
+    m->skip_special = b->p.skip_special;
     return m;
 }
 
