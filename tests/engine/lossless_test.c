@@ -3,8 +3,11 @@
  * lengths, top-k, top-p, a constraint.
  *
  * The two runs of one seed are even equal token for token (one answer); here the seeds of the two
- * runs differ, and the laws of their first 1, 2, ... tokens are compared by chi-square. Seeds are
- * fixed: the test does not flicker. */
+ * runs differ. The laws of their first 1, 2, ... tokens are compared by chi-square; and, behind
+ * every beginning, how often the token follows that is drafted there. Drafts that stand wrongly add
+ * up in this one number, where chi-square loses them among all chains (if one wrong draft in eight
+ * stood, it would be off by five standard deviations). Seeds are fixed: the test does not flicker.
+ */
 #include "engine/rig.h"
 
 #include <math.h>
@@ -14,31 +17,82 @@
 #define N_DRAFT  5
 #define N_CHAIN  (N_DRAFT + 1)
 #define N_CHOICE 64
-#define N_ASK    12
+#define N_ASK    24
 #define N_CELLS  8
+#define N_CHAINS (N_ASK * N_CHOICE)
+#define N_SAID   (N_CHAINS / 4)
 
-/* The chains of the run without drafts: what they say is what drafts propose in the other run. */
-static int32_t said[N_ASK * N_CHOICE][N_CHAIN];
+/* ---- drafts ---- */
+
+/* Chains without drafts that say what is drafted; no count has them, or drafts would seem likelier
+ * than they are. */
+static int32_t said[N_SAID][N_CHAIN];
+static int32_t next[N_SAID][N_CHAIN]; /* the draft behind the first 0, 1, ... tokens of a chain */
 static uint32_t guess_at;
 
-/* The continuation of the first chain that began alike, cut at a varying length. Always that one:
- * drafts drawn from the law itself could stand unseen. */
+/* The first chain that begins with these n tokens, or -1. */
+static int first_like(const int32_t *token, int n)
+{
+    for (int i = 0; i < N_SAID; i++)
+        if (memcmp(said[i], token, (size_t)n * sizeof *token) == 0)
+            return i;
+    return -1;
+}
+
+/* How many chains that begin like chain i go on like it behind n tokens. */
+static int as_many(int i, int n)
+{
+    int same = 0;
+
+    for (int j = 0; j < N_SAID; j++)
+        same += memcmp(said[j], said[i], (size_t)(n + 1) * sizeof said[0][0]) == 0;
+    return same;
+}
+
+/* Behind every beginning always the same draft, for drafts drawn from the law itself could stand
+ * unseen: the rarest token behind an odd number of tokens, which shows soonest if it stands
+ * wrongly, else the first chain's, which often stands. */
+static void choose_drafts(const int32_t (*token)[N_CHAIN])
+{
+    memcpy(said, token, sizeof said);
+    for (int n = 0; n < N_CHAIN; n++) {
+        int count[N_SAID], best[N_SAID];
+
+        for (int i = 0; i < N_SAID; i++) {
+            int first = first_like(said[i], n);
+
+            count[i] = as_many(i, n);
+            best[i] = i;
+            if (n % 2 == 1 && count[i] < count[best[first]])
+                best[first] = i;
+        }
+        for (int i = 0; i < N_SAID; i++)
+            next[i][n] = said[best[first_like(said[i], n)]][n];
+    }
+}
+
+/* The draft behind these n tokens, or -1. */
+static int32_t draft_behind(const int32_t *token, int n)
+{
+    int i = n < N_CHAIN ? first_like(token, n) : -1;
+
+    return i < 0 ? -1 : next[i][n];
+}
+
+/* Drafts of a varying number. */
 static int guess(void *arg, const int32_t *seq, int64_t n, int32_t *draft, int max)
 {
     const int *n_prompt = arg;
-    int64_t out = n - *n_prompt;
-    int k = (int)(guess_at++ % (uint32_t)(max + 1));
+    int out = (int)n - *n_prompt, k = (int)(guess_at++ % (uint32_t)(max + 1));
+    int32_t chain[N_CHAIN + N_DRAFT];
 
-    for (int i = 0; i < N_ASK * N_CHOICE; i++) {
-        const int32_t *chain = said[i];
-
-        if (memcmp(chain, seq + *n_prompt, (size_t)out * sizeof *seq) != 0)
-            continue;
-        for (int d = 0; d < k; d++)
-            draft[d] = out + d < N_CHAIN ? chain[out + d] : 0;
-        return k;
+    memcpy(chain, seq + *n_prompt, (size_t)out * sizeof *seq);
+    for (int d = 0; d < k; d++) {
+        draft[d] = chain[out + d] = draft_behind(chain, out + d);
+        if (draft[d] < 0)
+            return d;
     }
-    return 0;
+    return k;
 }
 
 /* ---- a constraint: even tokens ---- */
@@ -97,6 +151,7 @@ static void invent_costs(di_engine *e)
 }
 
 typedef struct chains {
+    int32_t token[N_CHAINS][N_CHAIN];
     double count[N_CHAIN][N_CELLS]; /* the first 1, 2, ... tokens by cell */
     uint64_t accepted, skipped;
 } chains;
@@ -105,7 +160,7 @@ typedef struct chains {
 static void sample_chains(const setting *how, int drafts, uint64_t first_seed, chains *out)
 {
     static reply r[N_CHOICE];
-    di_engine *e = rig_start(MINI_B, (di_engine_options){.max_seqs = 16,
+    di_engine *e = rig_start(MINI_B, (di_engine_options){.max_seqs = 64,
                                                          .kv_tokens = 16384,
                                                          .draft_tokens = drafts,
                                                          .draft_fixed = true});
@@ -143,8 +198,7 @@ static void sample_chains(const setting *how, int drafts, uint64_t first_seed, c
                 h = (h ^ (uint32_t)r[c].token[i]) * 2654435761u;
                 out->count[i][(h >> 20) % N_CELLS]++;
             }
-            if (drafts < 0)
-                memcpy(said[ask * N_CHOICE + c], r[c].token, sizeof said[0]);
+            memcpy(out->token[ask * N_CHOICE + c], r[c].token, sizeof out->token[0]);
         }
     }
     out->skipped = di_engine_stats(e).skipped;
@@ -162,6 +216,54 @@ static double chi_square(const double *a, const double *b)
     return sum;
 }
 
+/* Of the chains behind one beginning, how many there are, and in how many the drafted token
+ * follows: of those without drafts, and with. */
+typedef struct follows {
+    double n[2], hits[2];
+} follows;
+
+/* By how much the hits of the second run exceed what those of the first say. */
+typedef struct excess {
+    double sum, variance;
+} excess;
+
+/* Within each beginning the hits of both runs are drawn like balls from an urn if the laws are the
+ * same (Mantel and Haenszel). */
+static void add_excess(excess *e, const follows *f, int n)
+{
+    for (int i = 0; i < n; i++) {
+        double a = f[i].n[0], b = f[i].n[1], all = a + b, hits = f[i].hits[0] + f[i].hits[1];
+
+        if (a == 0 || b == 0)
+            continue;
+        e->sum += f[i].hits[1] - b * hits / all;
+        e->variance += a * b * hits * (all - hits) / (all * all * (all - 1));
+    }
+}
+
+static double deviations(const excess *e)
+{
+    return e->variance > 0 ? e->sum / sqrt(e->variance) : 0;
+}
+
+static void count_followed(const chains *plain, const chains *drafted, excess *e)
+{
+    static follows f[N_SAID * N_CHAIN];
+
+    memset(f, 0, sizeof f);
+    for (int run = 0; run < 2; run++) {
+        for (int c = run ? 0 : N_SAID; c < N_CHAINS; c++) {
+            const int32_t *token = run ? drafted->token[c] : plain->token[c];
+
+            for (int n = 0, i; n < N_CHAIN && (i = first_like(token, n)) >= 0; n++) {
+                f[i * N_CHAIN + n].n[run]++;
+                f[i * N_CHAIN + n].hits[run] += token[n] == next[i][n];
+            }
+        }
+    }
+    add_excess(e, f, N_SAID * N_CHAIN);
+}
+
 static void test_chains_have_the_same_law_with_and_without_drafts(void **state)
 {
     static const setting settings[] = {
@@ -171,13 +273,15 @@ static void test_chains_have_the_same_law_with_and_without_drafts(void **state)
         {"adaptive lengths", .temperature = 1, .top_k = 2, .adaptive = true},
     };
     static chains plain, drafted;
+    excess followed = {0};
 
     (void)state;
     for (size_t s = 0; s < sizeof settings / sizeof *settings; s += RIG_SLOW ? 3 : 1) {
         const setting *how = &settings[s];
 
-        sample_chains(how, -1, 1000, &plain);
-        sample_chains(how, N_DRAFT, 5000, &drafted);
+        sample_chains(how, -1, 1000 * (2 * s + 1), &plain);
+        choose_drafts(plain.token);
+        sample_chains(how, N_DRAFT, 1000 * (2 * s + 2), &drafted);
         if (drafted.accepted < 200 || (how->adaptive && drafted.skipped == 0))
             fail_msg("%s: %d drafts accepted, %d skipped", how->name, (int)drafted.accepted,
                      (int)drafted.skipped);
@@ -187,17 +291,27 @@ static void test_chains_have_the_same_law_with_and_without_drafts(void **state)
             if (x > 24.3) /* 0.1 % at 7 degrees */
                 fail_msg("%s, %d tokens: chi-square %.1f", how->name, i + 1, x);
         }
+        count_followed(&plain, &drafted, &followed);
     }
+    if (fabs(deviations(&followed)) > 3.3) /* 0.1 % */
+        fail_msg("drafts are followed %.1f deviations too often", deviations(&followed));
 }
 
 /* The comparison can tell laws apart. */
 static void test_another_law_is_seen(void **state)
 {
     double a[N_CELLS] = {100, 200, 300, 168}, b[N_CELLS] = {150, 150, 300, 168};
+    follows alike[] = {{{100, 200}, {40, 80}}, {{10, 20}, {9, 18}}};
+    follows more[] = {{{500, 500}, {200, 250}}, {{500, 500}, {400, 450}}};
+    excess none = {0}, some = {0};
 
     (void)state;
     assert_true(chi_square(a, a) < 1e-9);
     assert_true(chi_square(a, b) > 16);
+    add_excess(&none, alike, 2);
+    assert_true(fabs(deviations(&none)) < 1e-9);
+    add_excess(&some, more, 2);
+    assert_true(deviations(&some) > 4);
 }
 
 static int close_all(void **state)
