@@ -3,7 +3,7 @@
 
     tools/make_wgmma.py > src/kernels/cuda/wgmma.cuh && clang-format-14 -i src/kernels/cuda/wgmma.cuh
 """
-TILES = (8, 16, 32, 64, 128, 160, 192, 224, 256)
+TILES = (8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 WIDE = (128,)  # of these also bf16_ss_n: B with N contiguous
 
 HEAD = """/* Warpgroup matrix products (made by tools/make_wgmma.py): D [64 weight rows][N] += A B.

@@ -43,8 +43,16 @@ static __device__ __forceinline__ void fence_shared(void)
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+#define ROWS_OF_64 (1ull << 16 | 64ull << 32 | 1ull << 62)
+
 /* Rows of 64 columns of bf16, 128-byte swizzle. A step of 16 columns adds 2. */
 static __device__ __forceinline__ uint64_t matrix_descriptor(const void *p)
 {
-    return (uint64_t)((shared_of(p) & 0x3FFFFu) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+    return (uint64_t)((shared_of(p) & 0x3FFFFu) >> 4) | ROWS_OF_64;
+}
+
+/* The same, known to be the same in all lanes: steps are then added in uniform registers. */
+static __device__ __forceinline__ uint64_t uniform_descriptor(const void *p)
+{
+    return (uint64_t)__shfl_sync(0xFFFFFFFFu, (shared_of(p) & 0x3FFFFu) >> 4, 0) | ROWS_OF_64;
 }

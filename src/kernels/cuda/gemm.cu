@@ -2,7 +2,7 @@
 #include <cudaTypedefs.h>
 #include <stdint.h>
 
-#include "kernels/cuda/gemm_kernel.cuh"
+#include "kernels/cuda/gemm_few.cuh"
 
 /* The chunks of every sum in ascending order, then its end; a thread per pair of rows 8 apart. */
 static __global__ void finish_kernel(gemm_job j, int n_chunks)
@@ -71,25 +71,34 @@ size_t cuda_part_bytes(int n_processors)
     return (size_t)n_processors * ROW_BLOCK * 256 * 4 * sizeof(float);
 }
 
+/* The products of one launch and their tokens, in tiles of n, copied `box` at a time. `first`: as
+ * well, or NULL. */
+static bool work_of(cuda_impl *c, const gemm_job *j, const gemm_job *first, int n, int box,
+                    gemm_work *work)
+{
+    work->job[0] = *j;
+    if (first)
+        work->job[1] = *first;
+    for (int i = 0; i < (first ? 2 : 1); i++) {
+        work->job[i].group = group_of(&work->job[i], n);
+        if (!map_of(c, &work->job[i], box, &work->map[i])) {
+            cuda_note(c, cudaErrorNotSupported, "a tensor map");
+            return false;
+        }
+    }
+    return true;
+}
+
 /* `first`: of kind FIRST, or NULL. `split`: every chunk of K is a tile of its own. */
 template <SHAPE> static void run(cuda_impl *c, const gemm_job *j, const gemm_job *first, bool split)
 {
     int smem = smem_bytes(MODE, FIRST, N, MB);
     int blocks = c->n_processors * blocks_per_processor(N) / C * C;
     gemm_work work = {};
-    gemm_job *job = work.job;
 
-    job[0] = *j;
-    if (first)
-        job[1] = *first;
-    for (int i = 0; i < (first ? 2 : 1); i++) {
-        job[i].group = group_of(&job[i], N);
-        if (!map_of(c, &job[i], N / C, &work.map[i])) {
-            cuda_note(c, cudaErrorNotSupported, "a tensor map");
-            return;
-        }
-    }
-    job->part = split ? c->s.part : NULL;
+    if (!work_of(c, j, first, N, N / C, &work))
+        return;
+    work.job[0].part = split ? c->s.part : NULL;
     cuda_note(c,
               cudaFuncSetAttribute((const void *)gemm_kernel<SHAPE_ARGS>,
                                    cudaFuncAttributeMaxDynamicSharedMemorySize, smem),
@@ -97,7 +106,24 @@ template <SHAPE> static void run(cuda_impl *c, const gemm_job *j, const gemm_job
     launch(c, "a product", gemm_kernel<SHAPE_ARGS>, (unsigned)blocks, GEMM_THREADS, (size_t)smem,
            work);
     if (split)
-        finish(c, job);
+        finish(c, work.job);
+}
+
+/* As run(), for few tokens per weight. */
+template <int MODE, int FIRST>
+static void run_few(cuda_impl *c, const gemm_job *j, const gemm_job *first)
+{
+    gemm_work work = {};
+    int smem = few_ring<MODE, FIRST>::bytes;
+
+    if (!work_of(c, j, first, FEW_TOKENS, FEW_BOX, &work))
+        return;
+    cuda_note(c,
+              cudaFuncSetAttribute((const void *)few_kernel<MODE, FIRST>,
+                                   cudaFuncAttributeMaxDynamicSharedMemorySize, smem),
+              "a product");
+    launch(c, "a product", few_kernel<MODE, FIRST>, (unsigned)c->n_processors, FEW_THREADS,
+           (size_t)smem, work);
 }
 
 /* Rows of a cluster belong to one group. */
@@ -161,9 +187,9 @@ template <int MODE, int N> static void run_plain(cuda_impl *c, const gemm_job *j
 
 static void gemm_fp8(cuda_impl *c, const gemm_job *j)
 {
-    const int sizes[] = {16, 32, 64, 128, 160, 192, 224, 256};
+    const int sizes[] = {16, 32, 64, 96, 128, 160, 192, 224, 256};
     bool split = false;
-    int n = tile_of(c, j, sizes, j->chunk == j->n_panels ? 8 : 6, &split);
+    int n = tile_of(c, j, sizes, j->chunk == j->n_panels ? 9 : 7, &split);
 
     if (n == 16)
         run_plain<PACK_FP8, 16>(c, j, split);
@@ -171,6 +197,8 @@ static void gemm_fp8(cuda_impl *c, const gemm_job *j)
         run_plain<PACK_FP8, 32>(c, j, split);
     else if (n == 64)
         run_plain<PACK_FP8, 64>(c, j, split);
+    else if (n == 96)
+        run_plain<PACK_FP8, 96>(c, j, split);
     else if (n == 128)
         run_plain<PACK_FP8, 128>(c, j, split);
     else if (n == 160)
@@ -209,11 +237,9 @@ void cuda_gemm(cuda_impl *c, int mode, const gemm_job *j)
 
 void cuda_gemm_experts(cuda_impl *c, const gemm_job *routed, const gemm_job *shared, int tile)
 {
-    if (tile == 16)
-        run<PACK_FP4, PACK_FP8, 16, 1, 1>(c, routed, shared, false);
-    else if (tile == 32)
-        run<PACK_FP4, PACK_FP8, 32, 1, 1>(c, routed, shared, false);
-    else if (tile == 64)
+    if (tile == FEW_TOKENS && cluster_fits(routed, FEW_ROWS))
+        run_few<PACK_FP4, PACK_FP8>(c, routed, shared);
+    else if (tile == FEW_TOKENS)
         run<PACK_FP4, PACK_FP8, 64, 1, 1>(c, routed, shared, false);
     else if (tile == 128 && cluster_fits(routed, 2)) /* an even number of row blocks */
         run<PACK_FP4, PACK_FP8, 128, 2, 1>(c, routed, shared, false);

@@ -23,8 +23,7 @@ static __host__ __device__ constexpr int code_bytes(int mode)
     return mode == PACK_FP4 ? 2048 : mode == PACK_FP8 ? 4096 : 8192;
 }
 
-/* FP4: a word for each row and the row 8 below it: scale of (row, k block 0), (row + 8, 0),
- * (row, 1), (row + 8, 1). FP8: such a word for each 16 rows. */
+/* FP4: a word of scales (SCALES) for each row and the row 8 below it. FP8: for each 16 rows. */
 static __host__ __device__ constexpr int panel_bytes(int mode)
 {
     return code_bytes(mode) + (mode == PACK_FP4 ? 128 : mode == PACK_FP8 ? 16 : 0);
@@ -36,21 +35,36 @@ static __host__ __device__ constexpr int scale_shift(int mode)
     return mode == PACK_FP4 ? 126 : 120;
 }
 
-/* Byte i of a word of scales as a power of two in both halves. */
-static __device__ __forceinline__ uint32_t factor(uint32_t scales, int i)
+/* A word of scales: those of the row and of the row 8 below it as bf16 powers of two, for the
+ * panel's first 32 columns; behind a turn by 8 bits, for the others. */
+#define SCALES 0x7F807F80u
+
+static __host__ __device__ __forceinline__ uint32_t turned(uint32_t w, int left)
 {
-    return __byte_perm(scales, 0, 0x4040 + 0x101 * i) << 7;
+    return w << left | w >> (32 - left);
 }
 
-/* Eight E2M1 codes of a word -> the fragment of 16 columns. The codes of the pairs (row, k),
- * (row + 8, k), (row, k + 8), (row + 8, k + 8) lie where few shifts bring them to bits 15, 8..6 of
- * a half. Products by powers of two run on another pipe than shifts. */
+/* Half i of a word in both halves. */
+static __device__ __forceinline__ uint32_t both_halves(uint32_t w, int i)
+{
+    uint32_t r;
+
+    if (i)
+        asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {h, h};}" : "=r"(r) : "r"(w));
+    else
+        asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {l, l};}" : "=r"(r) : "r"(w));
+    return r;
+}
+
+/* Eight E2M1 codes of a word -> the fragment of 16 columns: the codes of the pairs (row, k),
+ * (row + 8, k), (row, k + 8), (row + 8, k + 8) lie where few instructions bring them to bits 15,
+ * 8..6 of a half (pack.cu). Products by powers of two run on another pipe than shifts. */
 static __device__ __forceinline__ void decode_fp4(uint32_t w, uint32_t s0, uint32_t s1, uint32_t *a)
 {
     a[0] = mul_bf16x2(w & 0x81C081C0u, s0);
-    a[1] = mul_bf16x2(w * 8u & 0x81C081C0u, s1);
-    a[2] = mul_bf16x2((w * 64u & 0x01C001C0u) | (w * 4u & 0x80008000u), s0);
-    a[3] = mul_bf16x2((w >> 3 & 0x01C001C0u) | (w * 2u & 0x80008000u), s1);
+    a[1] = mul_bf16x2(w * 16u & 0x81C081C0u, s1);
+    a[2] = mul_bf16x2(turned(w, 10) & 0x81C081C0u, s0);
+    a[3] = mul_bf16x2((turned(w, 30) & 0x81808180u) | (w * 64u & 0x00400040u), s1);
 }
 
 /* Four E4M3 codes of a word -> the fragment of 8 columns. */
@@ -81,37 +95,39 @@ static __device__ __forceinline__ void load_panel(panel_words<MODE> *p, const ui
         p->scale = ((const uint32_t *)(panel + code_bytes(MODE)))[thread / 32];
 }
 
+/* Fragments of two steps of 16 columns, of the panel's first or second 32 columns. */
+template <int MODE>
+static __device__ __forceinline__ void decode_half(const panel_words<MODE> &p, int half,
+                                                   uint32_t *a)
+{
+    uint32_t scales = (half ? turned(p.scale, 8) : p.scale) & SCALES;
+    uint32_t s0 = both_halves(scales, 0), s1 = both_halves(scales, 1);
+
+    if (MODE == PACK_FP4) {
+        decode_fp4(half ? p.code[0].z : p.code[0].x, s0, s1, a);
+        decode_fp4(half ? p.code[0].w : p.code[0].y, s0, s1, a + 4);
+    } else if (MODE == PACK_FP8) {
+        decode_fp8(p.code[half].x, s0, s1, a);
+        decode_fp8(p.code[half].y, s0, s1, a + 2);
+        decode_fp8(p.code[half].z, s0, s1, a + 4);
+        decode_fp8(p.code[half].w, s0, s1, a + 6);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            a[4 * i] = p.code[2 * half + i].x;
+            a[4 * i + 1] = p.code[2 * half + i].y;
+            a[4 * i + 2] = p.code[2 * half + i].z;
+            a[4 * i + 3] = p.code[2 * half + i].w;
+        }
+    }
+}
+
 /* Fragments of the panel's four steps of 16 columns. */
 template <int MODE>
 static __device__ __forceinline__ void decode_panel(const panel_words<MODE> &p, uint32_t *a)
 {
-    uint32_t s0 = factor(p.scale, 0), s1 = factor(p.scale, 1);
-    uint32_t s2 = factor(p.scale, 2), s3 = factor(p.scale, 3);
-
-    if (MODE == PACK_FP4) {
-        decode_fp4(p.code[0].x, s0, s1, a);
-        decode_fp4(p.code[0].y, s0, s1, a + 4);
-        decode_fp4(p.code[0].z, s2, s3, a + 8);
-        decode_fp4(p.code[0].w, s2, s3, a + 12);
-    } else if (MODE == PACK_FP8) {
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            uint32_t t0 = i ? s2 : s0, t1 = i ? s3 : s1;
-
-            decode_fp8(p.code[i].x, t0, t1, a + 8 * i);
-            decode_fp8(p.code[i].y, t0, t1, a + 8 * i + 2);
-            decode_fp8(p.code[i].z, t0, t1, a + 8 * i + 4);
-            decode_fp8(p.code[i].w, t0, t1, a + 8 * i + 6);
-        }
-    } else {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            a[4 * i] = p.code[i].x;
-            a[4 * i + 1] = p.code[i].y;
-            a[4 * i + 2] = p.code[i].z;
-            a[4 * i + 3] = p.code[i].w;
-        }
-    }
+    decode_half<MODE>(p, 0, a);
+    decode_half<MODE>(p, 1, a + 8);
 }
 
 /* What becomes of a sum. */
@@ -140,6 +156,7 @@ typedef struct gemm_job {
      * one matrix for every token. */
     const int2 *tile;
     const int32_t *n_tiles, *first;
+    bool listed; /* before the launch in front of this one began */
     void *y;
     int64_t y_stride; /* elements */
     float limit;
@@ -151,11 +168,12 @@ typedef struct gemm_job {
 
 /* How many chunks K has, of an even number of panels each: one where K is short (long sums in one
  * accumulator lose bits) and the rows alone give enough blocks to stream the weights, else at
- * most 8. A property of the weight. Experts have one: their outputs are rounded to bf16, and there
- * are many of them. */
+ * most 8, or 4 where the rows are so few that chunks are tiles of their own for some hundred tokens
+ * too, and written and read. A property of the weight. Experts have one: their outputs are rounded
+ * to bf16, and there are many of them. */
 static inline int chunks_of(int n_panels, int64_t rows)
 {
-    int n = rows >= 16384 && n_panels <= 20 ? 1 : 8;
+    int n = rows >= 16384 && n_panels <= 20 ? 1 : rows < 4096 ? 4 : 8;
 
     while (n_panels % (2 * n))
         n /= 2;
@@ -189,7 +207,7 @@ void cuda_gemm_experts(cuda_impl *c, const gemm_job *routed, const gemm_job *sha
 /* Tokens of a tile for about `n` per expert. */
 static inline int expert_tile(int n)
 {
-    return n <= 12 ? 16 : n <= 24 ? 32 : n <= 64 ? 64 : n <= 160 ? 128 : 256;
+    return n <= 64 ? 64 : n <= 160 ? 128 : 256;
 }
 
 /* Products whose groups are multiples of 16 rows, no more: no real shape. */

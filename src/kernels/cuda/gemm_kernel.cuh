@@ -118,7 +118,7 @@ static __host__ __device__ constexpr int kept_bytes(int n, int mb)
 
 static __host__ __device__ constexpr int turn_tokens(int n)
 {
-    return n >= 160 ? 32 : n >= 64 ? 64 : n;
+    return n == 128 ? 64 : n >= 64 ? 32 : n == 48 ? 16 : n;
 }
 
 static __host__ __device__ constexpr int turn_bytes(int n)
@@ -313,9 +313,10 @@ static __device__ __forceinline__ void store_turned(uint8_t *to, const uint32_t 
                  : "memory");
 }
 
-static __device__ __forceinline__ void warpgroup_sync(int wg)
+/* Of a warpgroup that multiplies. */
+static __device__ __forceinline__ void warpgroup_sync(void)
 {
-    asm volatile("bar.sync %0, 128;" ::"r"(wg + 1) : "memory");
+    asm volatile("bar.sync %0, 128;" ::"r"(threadIdx.x / 128) : "memory");
 }
 
 /* f32 sums: thread (g, t) of a warp has rows g and g + 8 of its 16 and tokens 8i + 2t, 8i + 2t + 1.
@@ -358,7 +359,7 @@ static __device__ void store_act(const gemm_job &j, const gemm_tile &x, int wg,
 
 #pragma unroll
     for (int part = 0; part < N / TOKENS; part++) {
-        warpgroup_sync(wg); /* the last rows have been read; weights are there */
+        warpgroup_sync(); /* the last rows have been read; weights are there */
         if (up) {
             uint8_t *to = turn + lane * TURN_PITCH + th / 32 * 16;
 
@@ -393,7 +394,7 @@ static __device__ void store_act(const gemm_job &j, const gemm_tile &x, int wg,
                 store_turned(to + i * 16 * TURN_PITCH, m);
             }
         }
-        warpgroup_sync(wg);
+        warpgroup_sync();
         for (int i = th; i < TOKENS << log_units; i += 128) { /* whole warps */
             int token = i >> log_units, unit = i - (token << log_units);
             uint4 v = *(const uint4 *)(turn + token * TURN_PITCH + unit * 16);

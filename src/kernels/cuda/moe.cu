@@ -309,6 +309,7 @@ static void multiply(cuda_impl *c, const experts_args *a, bool up, int tile)
 
     if (up)
         routed.x = c->s.ye; /* sorted; free until the second product */
+    routed.listed = !up;    /* the first product lies between */
     cuda_gemm_experts(c, &routed, &shared, tile);
 }
 

@@ -40,16 +40,21 @@ static __device__ uint32_t scale_of(const source &s, int mode, int64_t row, int6
     return (uint32_t)s.scale[m][r * (s.cols / Q8_COLS) + k / Q8_COLS] + (uint32_t)scale_shift(mode);
 }
 
+/* Where decode_fp4 looks for the bits of a code, lowest first; those of the pair's other code are
+ * 16 bits on, around the end. */
+static __constant__ const uint8_t fp4_places[4][4] = {
+    {6, 7, 8, 15}, {2, 3, 4, 11}, {28, 29, 30, 5}, {0, 9, 10, 17}};
+
 static __device__ uint32_t fp4_word(const source &s, int64_t row, int64_t k)
 {
-    const int place[4] = {6, 3, 0, 9}, sign[4] = {15, 12, 13, 14};
     uint32_t w = 0;
 
     for (int pair = 0; pair < 4; pair++)
         for (int half = 0; half < 2; half++) {
             uint32_t c = code_of(s, PACK_FP4, row + pair % 2 * 8, k + pair / 2 * 8 + half);
 
-            w |= (c & 7u) << (place[pair] + 16 * half) | (c >> 3) << (sign[pair] + 16 * half);
+            for (int i = 0; i < 4; i++)
+                w |= (c >> i & 1u) << (fp4_places[pair][i] + 16 * half) % 32;
         }
     return w;
 }
@@ -96,8 +101,9 @@ static __global__ void pack_kernel(source s, int mode, uint8_t *out)
     if (mode == PACK_BF16 || t > 0 || (mode == PACK_FP8 && g > 0))
         return;
     scale[mode == PACK_FP4 ? warp * 8 + g : warp] =
-        scale_of(s, mode, row, k0) | scale_of(s, mode, row + 8, k0) << 8 |
-        scale_of(s, mode, row, k0 + 32) << 16 | scale_of(s, mode, row + 8, k0 + 32) << 24;
+        scale_of(s, mode, row, k0) << 7 | scale_of(s, mode, row + 8, k0) << 23 |
+        turned(scale_of(s, mode, row, k0 + 32) << 7 | scale_of(s, mode, row + 8, k0 + 32) << 23,
+               24);
 }
 
 size_t cuda_packed_bytes(int mode, int64_t rows, int64_t cols)
