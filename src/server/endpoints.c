@@ -1,4 +1,5 @@
 /* The table of endpoints (docs/api.md describes them in this order). */
+#include <stdbool.h>
 #include <string.h>
 
 #include "server/server_internal.h"
@@ -32,6 +33,23 @@ const endpoint *endpoint_at(int i)
     return i < (int)ARRAY_LEN(endpoints) ? &endpoints[i] : NULL;
 }
 
+static bool is_path(const endpoint *e, const char *path, const char *wanted)
+{
+    return e->flags & EP_PREFIX ? strncmp(path, wanted, strlen(wanted)) == 0
+                                : strcmp(path, wanted) == 0;
+}
+
+/* Also at the addresses of DeepSeek's own service, which its clients are set up for: without /v1,
+ * and everything that Anthropic's library asks for below /anthropic. */
+static bool is_at(const endpoint *e, const char *path)
+{
+    if (strncmp(e->path, "/v1/", 4) != 0)
+        return is_path(e, path, e->path);
+    if (strncmp(path, "/anthropic/v1/", 14) == 0)
+        path += strlen("/anthropic");
+    return is_path(e, path, e->path) || is_path(e, path, e->path + strlen("/v1"));
+}
+
 const endpoint *endpoint_find(const http_request *r, int *status, const char **allow)
 {
     http_method method = r->method == HTTP_HEAD_METHOD ? HTTP_GET : r->method;
@@ -40,8 +58,7 @@ const endpoint *endpoint_find(const http_request *r, int *status, const char **a
     for (size_t i = 0; i < ARRAY_LEN(endpoints); i++) {
         const endpoint *e = &endpoints[i];
 
-        if (e->flags & EP_PREFIX ? strncmp(r->path, e->path, strlen(e->path)) != 0
-                                 : strcmp(r->path, e->path) != 0)
+        if (!is_at(e, r->path))
             continue;
         if (e->method == method) {
             *status = 200;

@@ -174,7 +174,7 @@ bool server_knows_model(const server *s, const char *name, size_t n)
 void handle_model(conn *c)
 {
     const server *s = c->loop->srv;
-    char *name = (char *)c->req.path + strlen("/v1/models/");
+    char *name = strstr(c->req.path, "/models/") + strlen("/models/"); /* where it was found */
     size_t n = http_unescape(name);
     str out = {0};
     json_write w = {.out = &out};

@@ -152,3 +152,15 @@ def test_keys(tmp_path):
         for client in [anthropic.Anthropic(base_url=s.url, api_key="sesame"),
                        anthropic.Anthropic(base_url=s.url, auth_token="sesame")]:
             assert client.messages.create(**ask("hi")).content
+
+
+def test_the_address_of_deepseeks_own_service(server):
+    client = anthropic.Anthropic(base_url=server.url + "/anthropic", api_key="none", max_retries=0)
+    messages = [{"role": "user", "content": "x"}]
+    answer = client.messages.create(model="tiny", max_tokens=9, messages=messages, **OFF)
+    assert answer.content[0].text == "Hello there!"
+    assert client.messages.count_tokens(model="tiny", messages=messages).input_tokens > 0
+    assert client.models.retrieve("tiny").id == "tiny"
+    with pytest.raises(anthropic.NotFoundError) as e:
+        client.messages.create(model="nix", max_tokens=9, messages=messages)
+    assert e.value.body["type"] == "error"

@@ -284,3 +284,15 @@ def test_a_busy_server_is_tried_again(tmp_path):
                     for _ in range(6)]
             assert len({j.result().choices[0].text for j in jobs}) == 1
         assert s.metric("deepinfer_rejected_busy_total") > 0
+
+
+def test_the_addresses_of_deepseeks_own_service(server):
+    """Its documentation gives clients a base without /v1."""
+    client = openai.OpenAI(base_url=server.url, api_key="none", max_retries=0)
+    answer = client.chat.completions.create(model="tiny", extra_body=OFF,
+                                            messages=[{"role": "user", "content": "x"}])
+    assert answer.choices[0].message.content == "Hello there!"
+    assert client.completions.create(model="tiny", prompt="x", max_tokens=1).usage.completion_tokens == 1
+    assert client.models.retrieve("tiny").id == "tiny"
+    assert server.request("GET", "/chat/completions")[0] == 405
+    assert server.request("GET", "/v1/health")[0] == server.request("GET", "/model")[0] == 404
