@@ -3,9 +3,10 @@
  * prompt leaves it. Communication is left out.
  *
  *   bench_device [--config FILE] [--rank 8] [--context 32768] [--chunk 16384] [--seqs 256]
- *                [--engram auto|device|host] [--ops 1]
+ *                [--engram auto|device|host] [--ops 1] [--sustain S]
  *   CSV: step,rows,context,ms,tokens/s,GB,TFLOP,TB/s,TFLOP/s,launches
- *        with --ops also op,step,name,calls,ms: every operation waited for, so their sum is longer
+ *        with --ops also op,step,name,calls,ms: every operation waited for, so their sum is longer;
+ *        with --sustain the longest prefill and the widest decode again, for S seconds each
  *
  * prefill: rows of a prompt that stop behind the last KV owner, at the end of the context.
  * decode: one row of each of so many sequences, whose state is that of one prompt, copied. */
@@ -215,7 +216,7 @@ static void put_decode(int n)
 }
 
 /* A step of `n_rows` rows, `turns` times, after two that do not count. */
-static void measure(const char *name, int n_seqs, int n_rows, int turns, bool ops)
+static double measure(const char *name, int n_seqs, int n_rows, int turns, bool ops)
 {
     model_work w = {0};
     uint64_t t, launches;
@@ -248,6 +249,7 @@ static void measure(const char *name, int n_seqs, int n_rows, int turns, bool op
         snprintf(text, sizeof text, "%s %d", name, n_rows);
         print_ops(text);
     }
+    return s;
 }
 
 /* ---- what is measured ---- */
@@ -335,9 +337,10 @@ static void copy_state(int n_seqs)
     finish();
 }
 
-static void measure_all(int n_seqs, bool ops)
+static void measure_all(int n_seqs, bool ops, double sustain)
 {
     uint64_t t;
+    double s = 0;
 
     t = clock_ns();
     for (int i = 0; i < 100; i++)
@@ -350,12 +353,20 @@ static void measure_all(int n_seqs, bool ops)
     finish();
     for (int n = 1024; n <= chunk; n *= 4) {
         put_prefill(n, context - n);
-        measure("prefill", 1, n, TURNS, ops && n == chunk);
+        s = measure("prefill", 1, n, TURNS, ops && n == chunk);
+    }
+    if (sustain > 0) {
+        put_prefill(chunk, context - chunk);
+        measure("prefill sustained", 1, chunk, (int)(sustain / s) + 1, false);
     }
     copy_state(n_seqs);
     for (int n = 1; n <= n_seqs; n *= n < 16 ? 16 : 4) {
         put_decode(n);
-        measure("decode", n, n, DECODES, ops && (n == 1 || n == n_seqs));
+        s = measure("decode", n, n, DECODES, ops && (n == 1 || n == n_seqs));
+    }
+    if (sustain > 0) {
+        put_decode(n_seqs);
+        measure("decode sustained", n_seqs, n_seqs, (int)(sustain / s) + 1, false);
     }
 }
 
@@ -366,6 +377,7 @@ int main(int argc, char **argv)
     checkpoint *c = NULL;
     int n_ranks = 8, n_seqs = MAX_SEQS;
     bool ops = false;
+    double sustain = 0;
     di_status st = {0};
 
     context = 32768;
@@ -389,13 +401,15 @@ int main(int argc, char **argv)
             n_seqs = v < MAX_SEQS ? (int)v : MAX_SEQS;
         else if (!strcmp(argv[i], "--ops"))
             ops = v != 0;
+        else if (!strcmp(argv[i], "--sustain"))
+            sustain = strtod(argv[i + 1], NULL);
     }
     check(kernels_open(&k, &ko, &st), &st);
     real_ops = k->ops;
     open_dummy(&c, config, n_ranks);
     open_all(c, n_seqs);
     printf("step,rows,context,ms,tokens/s,GB,TFLOP,TB/s,TFLOP/s,launches\n");
-    measure_all(n_seqs, ops);
+    measure_all(n_seqs, ops, sustain);
     for (int i = 0; i < n_seqs; i++)
         kv_seq_free(seq[i]);
     kv_pool_free(blocks_of_all);

@@ -69,7 +69,7 @@ bench)
     mkdir -p bench/out
     $build/bench/cuda_floor | tee bench/out/cuda_floor.csv
     $build/bench/bench_cuda | tee bench/out/cuda.csv
-    $build/bench/bench_device --ops 1 | tee bench/out/cuda_steps.csv
+    $build/bench/bench_device --ops 1 --sustain 8 | tee bench/out/cuda_steps.csv
     $build/bench/cuda_invariance | tee bench/out/cuda_invariance.csv
     shards=$(mktemp -d) # 8 GB
     python3 tools/make_skeleton.py bench/layers.json "$shards" --shards 4 --experts 192 --fill
