@@ -21,6 +21,7 @@ class Step:
         self.name, self.rows, self.seqs, self.context = name, rows, seqs, context
         self.layers, self.head_rows = layers, heads_rows
         self.ops = {}
+        self.few = rows <= 6 * seqs  # window keys go into the rings with the norms, and so on
 
     def add(self, op, flop, nbytes, launches):
         f, b, n = self.ops.get(op, (0, 0, 0))
@@ -46,7 +47,7 @@ def attention(s, c, layer):
     # Window rows of neighbours are the same memory: count those of a sequence once.
     gathered = min(gathered, s.seqs * 128 * ROW + n * ROW + n * topk * LATENT)
     s.add("attention core", 4.0 * n * h * d * keys, gathered + 4 * n * h * d, 1)
-    s.add("ring rows", 0, 2 * n * ROW, 1)
+    s.add("ring rows", 0, 2 * n * ROW, 0 if s.few else 1)
 
 
 def index(s, c, layer):
@@ -72,7 +73,7 @@ def layer_ops(s, c, layer, last):
     if layer in c["kv_source_layer_ids"]:
         linear(s, "compressor", (2 if ratio > 1 else 1) * hd, dim, 2)
         linear(s, "compressor", c["index_head_dim"], hd, 2, n=max(1, n // ratio))
-        s.add("compressor", 0, n * (LATENT + KEY) / ratio + 8 * n * hd, 3)
+        s.add("compressor", 0, n * (LATENT + KEY) / ratio + 8 * n * hd, 2 if s.few or ratio == 1 else 3)
     if last:
         return
     linear(s, "wq_b", h * hd, rank)
@@ -80,7 +81,7 @@ def layer_ops(s, c, layer, last):
         index(s, c, layer)
     attention(s, c, layer)
     linear(s, "wo_a", c["o_groups"] * c["o_lora_rank"], h * hd // c["o_groups"])
-    s.add("wo_a", 0, 2 * n * (h * hd - h * hd // c["o_groups"]), 1)
+    s.add("wo_a", 0, 2 * n * (h * hd - h * hd // c["o_groups"]), 0)
     linear(s, "wo_b", dim, c["o_groups"] * c["o_lora_rank"])
     s.add("hyper-connections", 2.0 * n * 24 * hc * dim * 3, stream + 24 * hc * dim * 6, 1)
     experts(s, c)
@@ -90,11 +91,12 @@ def experts(s, c):
     n, dim, inter = s.rows, c["hidden_size"], c["moe_intermediate_size"]
     per_rank, active = c["n_routed_experts"] // RANKS, c["num_experts_per_tok"]
     linear(s, "router", c["n_routed_experts"], dim, 2)
-    s.add("router", 0, n * c["n_routed_experts"] * 4, 1)
     slots = n * active  # of all ranks: n * RANKS * active / RANKS
+    few = slots <= 2048  # routing, listing and sorting are one launch
+    s.add("router", 0, n * c["n_routed_experts"] * 4, 0 if few else 1)
     hit = per_rank * (1 - (1 - 1 / c["n_routed_experts"]) ** (n * RANKS * active))
     s.add("experts, routed", 2.0 * slots * 3 * dim * inter,
-          hit * 3 * dim * inter * 17 / 32 + 2 * slots * (2 * dim + 2 * inter), 4)
+          hit * 3 * dim * inter * 17 / 32 + 2 * slots * (2 * dim + 2 * inter), 3 if few else 4)
     s.add("expert, shared", 2.0 * n * 3 * dim * inter, 3 * dim * inter + 2 * n * (2 * dim + 2 * inter), 0)
     s.add("sum of experts", 0, 2 * dim * (slots + 2 * n), 1)
 
