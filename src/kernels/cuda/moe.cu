@@ -13,7 +13,8 @@ static __global__ void route_kernel(route_args a, const float *bias, const float
 
     after_previous();
     if (row < a.n)
-        route_row(a, bias, bias_vl, row, score[threadIdx.x / 32]);
+        route_row(a, bias, bias_vl, row, score[threadIdx.x / 32], a.ids + row * a.k,
+                  a.weights + row * a.k);
 }
 
 void cuda_route(cuda_impl *c, const route_args *a)

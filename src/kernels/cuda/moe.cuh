@@ -14,7 +14,7 @@ static __device__ float softplus(float x)
 /* A warp's row; `s` [n_experts] is its own shared memory. Each round takes the best score that is
  * left; ties: the lower id. */
 static __device__ void route_row(const route_args &a, const float *bias, const float *bias_vl,
-                                 int64_t row, float *s)
+                                 int64_t row, float *s, int32_t *ids, float *weights)
 {
     const float *logit = a.logits + row * a.n_experts;
     int lane = threadIdx.x % 32;
@@ -48,13 +48,13 @@ static __device__ void route_row(const route_args &a, const float *bias, const f
         sum += w;
         if (lane == 0) {
             s[id] = -INFINITY;
-            a.ids[row * a.k + i] = id;
-            a.weights[row * a.k + i] = w;
+            ids[i] = id;
+            weights[i] = w;
         }
         __syncwarp();
     }
     for (int i = lane; i < a.k; i += 32) {
-        float *w = &a.weights[row * a.k + i];
+        float *w = &weights[i];
 
         *w = (a.normalize && a.k > 1 ? *w / (sum + 1e-20f) : *w) * a.scale;
     }

@@ -1,6 +1,7 @@
 /* Few rows: routing, listing by expert and sorting of rows in one launch. All blocks route some
- * rows and meet; then each lists all slots in its shared memory, writes its part of the lists, and
- * copies its part of the rows. The lists are those of the kernels for many rows (moe.cu). */
+ * rows and meet (up to a row per warp: each block routes all of them, and nobody waits); then each
+ * lists all slots in its shared memory, writes its part of the lists, and copies its part of the
+ * rows. The lists are those of the kernels for many rows (moe.cu). */
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/moe.cuh"
 
@@ -146,14 +147,32 @@ static __global__ void __launch_bounds__(THREADS)
                int units, cuda_scratch to)
 {
     __shared__ few_smem m;
+    __shared__ int32_t own_id[WARPS * MAX_ACTIVE];
+    __shared__ float own_weight[WARPS * MAX_ACTIVE];
     int warp = threadIdx.x / 32, n = a.n * a.k, each = slots_of_warp(n);
+    bool alone = a.n <= WARPS;
 
     after_previous();
-    for (int row = warp * (int)gridDim.x + (int)blockIdx.x; row < a.n; row += WARPS * gridDim.x)
-        route_row(a, bias, bias_vl, row, m.score[warp]);
-    meet_all(to.meet);
-    for (int i = threadIdx.x; i < n; i += THREADS)
-        m.list.id[i] = (uint16_t)__ldcg(&a.ids[i]); /* of other blocks, too */
+    if (alone) {
+        if (warp < a.n)
+            route_row(a, bias, bias_vl, warp, m.score[warp], own_id + warp * a.k,
+                      own_weight + warp * a.k);
+        __syncthreads();
+    } else {
+        for (int row = warp * (int)gridDim.x + (int)blockIdx.x; row < a.n; row += WARPS * gridDim.x)
+            route_row(a, bias, bias_vl, row, m.score[warp], a.ids + row * a.k,
+                      a.weights + row * a.k);
+        meet_all(to.meet);
+    }
+    for (int i = threadIdx.x; i < n; i += THREADS) {
+        int id = alone ? own_id[i] : __ldcg(&a.ids[i]); /* of other blocks, too */
+
+        m.list.id[i] = (uint16_t)id;
+        if (alone && blockIdx.x == 0) {
+            a.ids[i] = id;
+            a.weights[i] = own_weight[i];
+        }
+    }
     __syncthreads();
     count_slots(&m, n, a.n_experts);
     place_experts(&m, a.n_experts, n_tile, to);
@@ -165,7 +184,7 @@ static __global__ void __launch_bounds__(THREADS)
         if (i % (int)gridDim.x != (int)blockIdx.x)
             continue;
         to.slot[place] = i;
-        to.slot_weight[place] = __ldcg(&a.weights[i]);
+        to.slot_weight[place] = alone ? own_weight[i] : __ldcg(&a.weights[i]);
         to.pos[i] = place;
     }
     __syncthreads();

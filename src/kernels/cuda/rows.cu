@@ -8,6 +8,14 @@ static int blocks_of(int64_t n)
     return (int)((n + THREADS - 1) / THREADS);
 }
 
+/* Blocks (row, part of its columns): as many parts as fill the device when rows are few. */
+static dim3 blocks_of_rows(int n, int64_t cols)
+{
+    int parts = blocks_of(cols), most = n < 1024 ? 1024 / n : 1;
+
+    return dim3((unsigned)n, (unsigned)(parts < most ? parts : most));
+}
+
 /* ---- gather ---- */
 
 static __global__ void gather_kernel(const bf16 *table, gather_args a, int64_t cols)
@@ -19,15 +27,16 @@ static __global__ void gather_kernel(const bf16 *table, gather_args a, int64_t c
     const bf16 *from = own ? own : table + a.ids[row] * cols;
     bf16 *out = (bf16 *)a.out + row * a.copies * cols;
 
-    for (int64_t c = threadIdx.x; c < cols; c += THREADS)
+    for (int64_t c = (int64_t)blockIdx.y * THREADS + threadIdx.x; c < cols;
+         c += gridDim.y * THREADS)
         for (int64_t copy = 0; copy < a.copies; copy++)
             out[copy * cols + c] = from[c];
 }
 
 void cuda_gather(cuda_impl *c, const gather_args *a)
 {
-    launch(c, "gather", gather_kernel, a->n, THREADS, 0, (const bf16 *)a->table->data, *a,
-           a->table->cols);
+    launch(c, "gather", gather_kernel, blocks_of_rows(a->n, a->table->cols), THREADS, 0,
+           (const bf16 *)a->table->data, *a, a->table->cols);
 }
 
 /* ---- block tables ---- */
@@ -305,7 +314,8 @@ static __global__ void tap_kernel(tap_args a)
     const bf16 *x = (const bf16 *)a.x + row * a.hc * dim;
     bf16 *out = (bf16 *)a.out + row * a.out_stride;
 
-    for (int64_t d = threadIdx.x; d < dim; d += THREADS) {
+    for (int64_t d = (int64_t)blockIdx.y * THREADS + threadIdx.x; d < dim;
+         d += gridDim.y * THREADS) {
         float sum = 0;
 
         for (int64_t i = 0; i < a.hc; i++)
@@ -316,7 +326,7 @@ static __global__ void tap_kernel(tap_args a)
 
 void cuda_tap(cuda_impl *c, const tap_args *a)
 {
-    launch(c, "tap", tap_kernel, a->n, THREADS, 0, *a);
+    launch(c, "tap", tap_kernel, blocks_of_rows(a->n, a->dim), THREADS, 0, *a);
 }
 
 static __global__ void confidence_kernel(const bf16 *w, confidence_args a)
