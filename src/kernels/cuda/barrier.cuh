@@ -51,8 +51,9 @@ static __device__ __forceinline__ uint64_t matrix_descriptor(const void *p)
     return (uint64_t)((shared_of(p) & 0x3FFFFu) >> 4) | ROWS_OF_64;
 }
 
-/* The same, known to be the same in all lanes: steps are then added in uniform registers. */
-static __device__ __forceinline__ uint64_t uniform_descriptor(const void *p)
+/* The same of an address in shared memory, known to be the same in all lanes: steps are then added
+ * in uniform registers. */
+static __device__ __forceinline__ uint64_t uniform_descriptor(uint32_t at)
 {
-    return (uint64_t)__shfl_sync(0xFFFFFFFFu, (shared_of(p) & 0x3FFFFu) >> 4, 0) | ROWS_OF_64;
+    return (uint64_t)__shfl_sync(0xFFFFFFFFu, (at & 0x3FFFFu) >> 4, 0) | ROWS_OF_64;
 }

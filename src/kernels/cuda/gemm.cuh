@@ -204,10 +204,11 @@ void cuda_gemm(cuda_impl *c, int mode, const gemm_job *j);
  * tokens of a tile of the routed ones' list. */
 void cuda_gemm_experts(cuda_impl *c, const gemm_job *routed, const gemm_job *shared, int tile);
 
-/* Tokens of a tile for about `n` per expert. */
+/* Tokens of a tile for about `n` per expert; 64 of them have a kernel of their own (gemm_few.cuh),
+ * whose tiles most experts should fit. */
 static inline int expert_tile(int n)
 {
-    return n <= 64 ? 64 : n <= 160 ? 128 : 256;
+    return n <= 48 ? 64 : n <= 160 ? 128 : 256;
 }
 
 /* Products whose groups are multiples of 16 rows, no more: no real shape. */

@@ -119,6 +119,28 @@ static __device__ __forceinline__ int few_produce(const gemm_job &j, const CUten
     return at - n_tiles;
 }
 
+/* A value that is kept in its register: the compiler would make it anew in every step. */
+static __device__ __forceinline__ uint32_t kept_value(uint32_t x)
+{
+    uint32_t y;
+
+    asm volatile("mov.b32 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+/* As load_panel(), from shared memory: `code` and `scale` are where this thread's words lie. */
+template <int MODE>
+static __device__ __forceinline__ void few_load(panel_words<MODE> *p, uint32_t code, uint32_t scale)
+{
+#pragma unroll
+    for (int i = 0; i < code_bytes(MODE) / 2048; i++)
+        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(p->code[i].x), "=r"(p->code[i].y), "=r"(p->code[i].z),
+                       "=r"(p->code[i].w)
+                     : "r"(code + i * 2048));
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(p->scale) : "r"(scale));
+}
+
 /* One tile of at most N tokens; its first stage is there. */
 template <typename RING, int MODE, int N>
 static __device__ __forceinline__ void few_tile(const gemm_job &j, gemm_tile x, const uint8_t *xs,
@@ -130,32 +152,43 @@ static __device__ __forceinline__ void few_tile(const gemm_job &j, gemm_tile x, 
     int n_panels = j.n_panels, prev = -1;
     float d[N / 2] = {0}, weight = 1; /* else the d of every width would stay alive */
     uint32_t a[2][8];
+    panel_words<MODE> w[STEP];
+    uint64_t b = 0;
+    uint32_t tokens = kept_value(shared_of(xs)), lane = kept_value(threadIdx.x % 32);
+    uint32_t panel = shared_of(ws) + (wg / 2 * STEP * 2 + wg % 2) * panel_bytes(MODE);
+    uint32_t code = kept_value(panel + th * 16);
+    uint32_t scale = kept_value(panel + code_bytes(MODE) +
+                                (MODE == PACK_FP4 ? th / 32 * 8 + th % 32 / 4 : th / 32) * 4);
 
-    ws += (wg / 2 * STEP * 2 + wg % 2) * panel_bytes(MODE);
     if (j.weights && th < x.n)
         weight = j.weights[x.base + th];
     for (int p = 0; p < n_panels; p += 2) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            panel_words<MODE> w;
-            uint64_t b;
-            int at = STEP == 2 ? h : 0;
+            const int at = STEP == 2 ? h : 0;
 
-            if (at == 0)
+            if (at == 0) { /* all of the stage at once: one latency */
+                uint32_t stage = r->stage * RING::weights;
+
+                b = uniform_descriptor(tokens + r->stage * RING::tokens);
                 barrier_wait(&s->full[r->stage], r->phase);
-            load_panel<MODE>(&w, ws + r->stage * RING::weights + at * 2 * panel_bytes(MODE), th);
-            b = uniform_descriptor(xs + r->stage * RING::tokens) + at * FEW_TOKENS * 128 / 16;
+#pragma unroll
+                for (int i = 0; i < STEP; i++)
+                    few_load<MODE>(&w[i], code + stage + i * 2 * panel_bytes(MODE),
+                                   scale + stage + i * 2 * panel_bytes(MODE));
+            }
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                decode_half<MODE>(w, half, a[half]);
+                decode_half<MODE>(w[at], half, a[half]);
                 asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
                 for (int k = 0; k < 2; k++)
-                    wgmma<N>::bf16_rs(d, &a[half][4 * k], b + 4 * half + 2 * k,
+                    wgmma<N>::bf16_rs(d, &a[half][4 * k],
+                                      b + at * FEW_TOKENS * 128 / 16 + 4 * half + 2 * k,
                                       k > 0 || half > 0 || h > 0 || p > 0);
                 asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
                 asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-                if (at == 0 && half == 0 && prev >= 0 && threadIdx.x % 32 == 0)
+                if (at == 0 && half == 0 && prev >= 0 && lane == 0)
                     barrier_arrive(&s->empty[prev]);
             }
             if (at + 1 == STEP) {
@@ -165,7 +198,7 @@ static __device__ __forceinline__ void few_tile(const gemm_job &j, gemm_tile x, 
         }
     }
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-    if (threadIdx.x % 32 == 0)
+    if (lane == 0)
         barrier_arrive(&s->empty[prev]);
     if (j.end == END_SWIGLU && th < FEW_TOKENS) /* reads for the last tile ended before a sync */
         s->weight[wg][th] = weight;
