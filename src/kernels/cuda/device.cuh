@@ -138,22 +138,36 @@ static __device__ __forceinline__ uint32_t bf16_pair(float low, float high)
     return r;
 }
 
+/* Two bf16 values behind Q8: to three bits behind the first, or to a multiple of `least` / 8 where
+ * that is more; `least` is the smallest normal number of their scale. Adding 1.5 times the 16-fold
+ * power of two brings the last bit that stays to the end of a bf16. Both halves; below 2^123. */
+static __device__ __forceinline__ uint32_t q8_pair(uint32_t x, uint32_t least)
+{
+    uint32_t power, r;
+
+    asm("max.bf16x2 %0, %1, %2;" : "=r"(power) : "r"(x & 0x7F807F80u), "r"(least));
+    power += 0x02400240u;
+    asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(power));
+    asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(r), "r"(power));
+    return (r & 0x7FFF7FFFu) | (x & 0x80008000u);
+}
+
 /* Q8 of 32 values in 4 neighbouring lanes: 8 bf16 each. */
 static __device__ __forceinline__ uint4 q8_of_lanes(uint4 v)
 {
-    uint32_t w[4] = {v.x, v.y, v.z, v.w};
-    float most = 0, s, inverse;
+    uint32_t most, least;
 
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        most = fmaxf(most, fmaxf(fabsf(from_bf((bf16)w[i])), fabsf(from_bf((bf16)(w[i] >> 16)))));
-    s = q8_scale(lanes_max(most, 4));
-    inverse = 1.0f / s;
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        w[i] = bf16_pair(q8_near(from_bf((bf16)w[i]), s, inverse),
-                         q8_near(from_bf((bf16)(w[i] >> 16)), s, inverse));
-    return make_uint4(w[0], w[1], w[2], w[3]);
+    asm("{.reg .b32 a;\n\tmax.xorsign.abs.bf16x2 a, %1, %2;\n\t"
+        "max.xorsign.abs.bf16x2 %0, %3, %4;\n\tmax.xorsign.abs.bf16x2 %0, %0, a;}"
+        : "=&r"(most)
+        : "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w));
+    least = __float_as_uint(q8_scale(lanes_max(fmaxf(fabsf(__uint_as_float(most << 16)),
+                                                     fabsf(__uint_as_float(most & 0xFFFF0000u))),
+                                               4))) -
+            (6u << 23);
+    least = __byte_perm(least, 0, 0x3232);
+    return make_uint4(q8_pair(v.x, least), q8_pair(v.y, least), q8_pair(v.z, least),
+                      q8_pair(v.w, least));
 }
 
 /* Element i of a vector weight. */

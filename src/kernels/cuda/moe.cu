@@ -13,8 +13,7 @@ static __global__ void route_kernel(route_args a, const float *bias, const float
 
     after_previous();
     if (row < a.n)
-        route_row(a, bias, bias_vl, row, score[threadIdx.x / 32], a.ids + row * a.k,
-                  a.weights + row * a.k);
+        route_row(a, bias, bias_vl, row, score[threadIdx.x / 32]);
 }
 
 void cuda_route(cuda_impl *c, const route_args *a)
@@ -28,7 +27,6 @@ void cuda_route(cuda_impl *c, const route_args *a)
 /* ---- experts ---- */
 
 #define GROUP_THREADS 1024
-#define GROUP_EACH    4 /* slots of a thread */
 
 /* Sum over the threads in front of this one (of GROUP_THREADS), and over all. All threads call it.
  */
@@ -56,12 +54,13 @@ static __device__ int group_scan(int x, int *all)
 
 /* Slots by expert: a block per expert lists its slots in ascending order, and their tiles of at
  * most n_tile, at places that all blocks find by counting the slots of the smaller ids. Block
- * n_experts writes how many there are. */
+ * n_experts writes how many there are. A thread has neighbouring slots. */
 static __global__ void group_kernel(const int32_t *ids, const float *weights, int n, int n_experts,
                                     int n_tile, cuda_scratch to)
 {
     __shared__ int count[MAX_EXPERTS];
-    int e = blockIdx.x, at = 0, tile = 0;
+    int e = blockIdx.x, at = 0, tile = 0, mine = 0, each = (n + GROUP_THREADS - 1) / GROUP_THREADS;
+    int first = (int)threadIdx.x * each, last = min(first + each, n), place, all;
 
     after_previous();
     for (int i = threadIdx.x; i < n_experts; i += GROUP_THREADS)
@@ -86,25 +85,17 @@ static __global__ void group_kernel(const int32_t *ids, const float *weights, in
     }
     for (int i = threadIdx.x; i < (count[e] + n_tile - 1) / n_tile; i += GROUP_THREADS)
         ((int2 *)to.tile)[tile + i] = make_int2(e, i);
-    for (int i0 = 0; i0 < n && count[e]; i0 += GROUP_EACH * GROUP_THREADS) {
-        int i = i0 + GROUP_EACH * (int)threadIdx.x, mine = 0, n_mine = 0, place, all;
-
-#pragma unroll
-        for (int k = 0; k < GROUP_EACH; k++)
-            if (i + k < n && ids[i + k] == e) {
-                mine |= 1 << k;
-                n_mine++;
-            }
-        place = at + group_scan(n_mine, &all);
-        at += all;
-#pragma unroll
-        for (int k = 0; k < GROUP_EACH; k++)
-            if (mine >> k & 1) {
-                to.slot[place] = i + k;
-                to.slot_weight[place] = weights[i + k];
-                to.pos[i + k] = place++;
-            }
-    }
+#pragma unroll 8
+    for (int i = first; i < last; i++)
+        mine += ids[i] == e;
+    place = at + group_scan(mine, &all);
+#pragma unroll 8
+    for (int i = first; i < last; i++)
+        if (ids[i] == e) {
+            to.slot[place] = i;
+            to.slot_weight[place] = weights[i];
+            to.pos[i] = place++;
+        }
 }
 
 #define ROWS 8
@@ -286,21 +277,29 @@ static gemm_job packed_job(cuda_impl *c, const experts_args *a, bool up, bool ro
     return j;
 }
 
-/* x of the slots, sorted by expert: 16 bytes a thread. */
-static __global__ void sort_rows_kernel(const uint4 *x, const int32_t *slot, int k, int units,
+/* x of a row to the places of its slots: it is read once. */
+static __global__ void sort_rows_kernel(const uint4 *x, const int32_t *pos, int k, int units,
                                         uint4 *sorted)
 {
+    __shared__ int place[MAX_ACTIVE];
     int64_t row = blockIdx.x;
 
     after_previous();
-    for (int i = threadIdx.x; i < units; i += THREADS)
-        sorted[row * units + i] = x[(int64_t)(slot[row] / k) * units + i];
+    if (threadIdx.x < k)
+        place[threadIdx.x] = pos[row * k + threadIdx.x];
+    __syncthreads();
+    for (int i = threadIdx.x; i < units; i += THREADS) {
+        uint4 v = x[row * units + i];
+
+        for (int s = 0; s < k; s++)
+            sorted[(int64_t)place[s] * units + i] = v;
+    }
 }
 
 static void sort_rows(cuda_impl *c, const experts_args *a)
 {
-    launch(c, "experts", sort_rows_kernel, (unsigned)(a->n * a->k), THREADS, 0,
-           (const uint4 *)a->x_q8, c->s.slot, a->k, a->w->experts->hidden / 8, (uint4 *)c->s.ye);
+    launch(c, "experts", sort_rows_kernel, (unsigned)a->n, THREADS, 0, (const uint4 *)a->x_q8,
+           c->s.pos, a->k, a->w->experts->hidden / 8, (uint4 *)c->s.ye);
 }
 
 /* w1 and w3, or w2, of the routed experts and of the shared one. */
@@ -310,7 +309,6 @@ static void multiply(cuda_impl *c, const experts_args *a, bool up, int tile)
 
     if (up)
         routed.x = c->s.ye; /* sorted; free until the second product */
-    routed.listed = !up;    /* the first product lies between */
     cuda_gemm_experts(c, &routed, &shared, tile);
 }
 
