@@ -3,10 +3,10 @@
  *
  * A kernel that is launched by launch() calls after_previous() in every thread, before it reads or
  * writes any memory but weights, and before any thread returns. (What was complete before the
- * previous launch passed its own after_previous() may be read too: gemm_job.listed.) What earlier kernels wrote is not
- * read through __ldg or a `const __restrict__` parameter: the compiler may move such a load up. A
- * kernel without the call goes with <<<>>> and cuda_launched(), and starts when everything before
- * it has ended. */
+ * previous launch passed its own after_previous() may be read too: gemm_job.listed.) What earlier
+ * kernels wrote is not read through __ldg or a `const __restrict__` parameter: the compiler may
+ * move such a load up. A kernel without the call goes with <<<>>> and cuda_launched(), and starts
+ * when everything before it has ended. */
 #pragma once
 
 #include "kernels/cuda/cuda_internal.h"
