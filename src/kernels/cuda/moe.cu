@@ -13,7 +13,8 @@ static __global__ void route_kernel(route_args a, const float *bias, const float
 
     after_previous();
     if (row < a.n)
-        route_row(a, bias, bias_vl, row, score[threadIdx.x / 32]);
+        route_row(a, bias, bias_vl, row, score[threadIdx.x / 32], a.ids + row * a.k,
+                  a.weights + row * a.k);
 }
 
 void cuda_route(cuda_impl *c, const route_args *a)
@@ -309,6 +310,7 @@ static void multiply(cuda_impl *c, const experts_args *a, bool up, int tile)
 
     if (up)
         routed.x = c->s.ye; /* sorted; free until the second product */
+    routed.listed = !up;    /* the first product lies between */
     cuda_gemm_experts(c, &routed, &shared, tile);
 }
 
