@@ -2,10 +2,12 @@
  *
  * Everything inside a 32-column block is exact. Weights become 2 * E2M1 + 12, unsigned bytes 0..24.
  * Activations are E4M3 codes times a group scale, that is X * scale * 2^-9 with |X| <= 448 * 512;
- * X is split into three signed digits of base 256. Three integer dots give sum(w * X) in 32 bits
- * (below 2^28); the +12 is taken back with -12 * sum(X), known from packing. One rounding to f32
- * per block, then acc = fma(dot, weight scale, acc) in ascending blocks. So the order of the
- * integer sums is of no consequence, and one row and many have the same bits. vdpbf16ps
+ * X is split into three signed digits of base 256; where all X of a block are multiples of eight
+ * (none is smaller than 2^-11 of the block's limit), X / 8 into two. The integer dots give
+ * sum(w * X) in 32 bits (below 2^28); the +12 is taken back with -12 * sum(X), known from packing.
+ * One rounding to f32 per block, the same with X / 8, then acc = fma(dot, weight scale, acc) in
+ * ascending blocks. So the order of the integer sums is of no consequence, and one row and many
+ * have the same bits. vdpbf16ps
  * would round inside the block, at half the rate of f32 FMA where we measured
  * (docs/performance.md).
  */
@@ -34,9 +36,11 @@ _Static_assert(CHUNK *PANEL <= STRIP_PANEL_FLOATS * 4, "the panel fits the scrat
 
 /* Record of a row and block: DIGITS * QUADS dwords of four digits each, then
  *   CORRECTION  -12 * sum(X)
- *   FACTOR      f32: group scale * 2^-10, of X * (2 w) */
+ *   FACTOR      f32: group scale * 2^-10, of X * (2 w)
+ *   LONG        not 0: the last digit counts */
 #define CORRECTION (DIGITS * QUADS)
 #define FACTOR     (DIGITS * QUADS + 1)
+#define LONG       (DIGITS * QUADS + 2)
 
 /* Rows of each tile of n rows, the last may have fewer: alike, for a narrow one leaves the units
  * that multiply waiting for their own results. */
@@ -51,10 +55,16 @@ static void pack_block(int32_t *record, const uint16_t *x)
 {
     float s = q8_scale(x);
     vf unit = vf_set(pow2_inverse(s) * 512.0f);
-    vi sum = vi_set(0);
+    vi sum = vi_set(0), all[BLOCK / VF], low = vi_set(0);
+    bool is_long;
 
+    for (int i = 0; i < BLOCK / VF; i++) {
+        all[i] = vf_to_int(vf_mul(vf_load_bf16(x + i * VF), unit));
+        low = _mm512_or_si512(low, all[i]);
+    }
+    is_long = _mm512_test_epi32_mask(low, vi_set(7)) != 0;
     for (int i = 0; i < BLOCK; i += VF) {
-        vi v = vf_to_int(vf_mul(vf_load_bf16(x + i), unit));
+        vi v = is_long ? all[i / VF] : vi_sar(all[i / VF], 3);
 
         sum = vi_add(sum, v);
         for (int d = 0; d < DIGITS; d++) {
@@ -66,7 +76,8 @@ static void pack_block(int32_t *record, const uint16_t *x)
         }
     }
     record[CORRECTION] = -12 * _mm512_reduce_add_epi32(sum);
-    record[FACTOR] = (int32_t)f32_bits(s * 0x1p-10f);
+    record[FACTOR] = (int32_t)f32_bits(s * (is_long ? 0x1p-10f : 0x1p-7f));
+    record[LONG] = is_long;
 }
 
 void strip_pack_fp4_avx512(void *out, const uint16_t *x, int64_t stride, const int32_t *index,
@@ -131,6 +142,38 @@ INLINE void prefetch(const uint8_t *at)
     _mm_prefetch((const char *)at + 512, _MM_HINT_T0);
 }
 
+/* Whether any of n rows needs all its digits. */
+INLINE bool any_long(const int32_t *x, int n)
+{
+    int32_t any = 0;
+
+    UNROLL
+    for (int t = 0; t < n; t++)
+        any |= x[t * RECORD + LONG];
+    return any != 0;
+}
+
+/* A block's dots of one row or two. */
+INLINE void dots(sums sum[2][NV][DIGITS], const uint8_t *block, const int32_t *x, int n, int digits)
+{
+    UNROLL
+    for (int d = 0; d < BLOCK / 8; d++) {
+        UNROLL
+        for (int v = 0; v < NV; v++) {
+            __m512i w[2];
+
+            prefetch(block + (d * NV + v) * 68);
+            decode(w, block, d, v);
+            UNROLL
+            for (int t = 0; t < n; t++)
+                UNROLL
+            for (int i = 0; i < 2 * digits; i++)
+                dot(&sum[t][v][i / 2], w[i % 2],
+                    vi_set(x[t * RECORD + i / 2 * QUADS + 2 * d + i % 2]));
+        }
+    }
+}
+
 /* One row or two: weights are decoded in registers. x [n_blocks][n] records. */
 INLINE void direct(float *out, const strip *s, const int32_t *x, int n)
 {
@@ -152,22 +195,10 @@ INLINE void direct(float *out, const strip *s, const int32_t *x, int n)
             sum[t][v][0] = (sums)vi_set(x[t * RECORD + CORRECTION]);
             sum[t][v][1] = sum[t][v][2] = (sums)vi_set(0);
         }
-        UNROLL
-        for (int d = 0; d < BLOCK / 8; d++) {
-            UNROLL
-            for (int v = 0; v < NV; v++) {
-                __m512i w[2];
-
-                prefetch(block + (d * NV + v) * 68);
-                decode(w, block, d, v);
-                UNROLL
-                for (int t = 0; t < n; t++)
-                    UNROLL
-                for (int i = 0; i < 2 * DIGITS; i++)
-                    dot(&sum[t][v][i / 2], w[i % 2],
-                        vi_set(x[t * RECORD + i / 2 * QUADS + 2 * d + i % 2]));
-            }
-        }
+        if (any_long(x, n))
+            dots(sum, block, x, n, DIGITS);
+        else
+            dots(sum, block, x, n, DIGITS - 1);
         UNROLL
         for (int t = 0; t < n; t++)
             UNROLL
@@ -180,6 +211,31 @@ INLINE void direct(float *out, const strip *s, const int32_t *x, int n)
         UNROLL
     for (int v = 0; v < NV; v++)
         vf_store(out + t * STRIP + v * VF, total[t][v]);
+}
+
+/* A block's dots of three rows or four. */
+INLINE void dots_wide(sums sum[TILE][NV][DIGITS], const uint8_t *block, const int32_t *x, int n,
+                      int digits)
+{
+    for (int d = 0; d < BLOCK / 8; d++) {
+        __m512i w[NV][2];
+
+        UNROLL
+        for (int v = 0; v < NV; v++) {
+            prefetch(block + (d * NV + v) * 68);
+            decode(w[v], block, d, v);
+        }
+        UNROLL
+        for (int t = 0; t < n; t++) {
+            UNROLL
+            for (int i = 0; i < 2 * digits; i++) {
+                vi xd = vi_set(x[t * RECORD + i / 2 * QUADS + 2 * d + i % 2]);
+
+                dot(&sum[t][0][i / 2], w[0][i % 2], xd);
+                dot(&sum[t][1][i / 2], w[1][i % 2], xd);
+            }
+        }
+    }
 }
 
 /* Three rows or four: the sums of a block fill the registers, so those of the strip stay in out,
@@ -201,25 +257,10 @@ INLINE void direct_wide(float *out, const strip *s, const int32_t *x, int n)
             sum[t][v][0] = (sums)vi_set(x[t * RECORD + CORRECTION]);
             sum[t][v][1] = sum[t][v][2] = (sums)vi_set(0);
         }
-        for (int d = 0; d < BLOCK / 8; d++) {
-            __m512i w[NV][2];
-
-            UNROLL
-            for (int v = 0; v < NV; v++) {
-                prefetch(block + (d * NV + v) * 68);
-                decode(w[v], block, d, v);
-            }
-            UNROLL
-            for (int t = 0; t < n; t++) {
-                UNROLL
-                for (int i = 0; i < 2 * DIGITS; i++) {
-                    vi xd = vi_set(x[t * RECORD + i / 2 * QUADS + 2 * d + i % 2]);
-
-                    dot(&sum[t][0][i / 2], w[0][i % 2], xd);
-                    dot(&sum[t][1][i / 2], w[1][i % 2], xd);
-                }
-            }
-        }
+        if (any_long(x, n))
+            dots_wide(sum, block, x, n, DIGITS);
+        else
+            dots_wide(sum, block, x, n, DIGITS - 1);
         UNROLL
         for (int t = 0; t < n; t++)
             UNROLL
@@ -251,6 +292,28 @@ static void decode_chunk(uint8_t *panel, const uint8_t *block, int n)
     }
 }
 
+/* Dots of a decoded block; the block at `ahead` is asked for. */
+INLINE void dots_panel(sums sum[TILE][NV][DIGITS], const uint8_t *panel, const char *ahead,
+                       const int32_t *x, int n, int digits)
+{
+    for (int quad = 0; quad < QUADS; quad++) {
+        __m512i w0 = _mm512_loadu_si512(panel + quad * NV * 64);
+        __m512i w1 = _mm512_loadu_si512(panel + quad * NV * 64 + 64);
+
+        _mm_prefetch(ahead + quad * (FP4_BYTES / QUADS), _MM_HINT_T1);
+        UNROLL
+        for (int t = 0; t < n; t++) {
+            UNROLL
+            for (int d = 0; d < digits; d++) {
+                vi xd = vi_set(x[t * RECORD + d * QUADS + quad]);
+
+                dot(&sum[t][0][d], w0, xd);
+                dot(&sum[t][1][d], w1, xd);
+            }
+        }
+    }
+}
+
 /* out [n][STRIP] += products of `blocks` blocks with the n rows of a tile. Meanwhile memory brings
  * what comes behind them (a tile that is not the first asks for it in vain: it is there). */
 INLINE void tile(float *out, const uint8_t *panel, const uint8_t *block, const int32_t *x, int n,
@@ -270,24 +333,11 @@ INLINE void tile(float *out, const uint8_t *panel, const uint8_t *block, const i
             sum[t][v][0] = (sums)vi_set(x[t * RECORD + CORRECTION]);
             sum[t][v][1] = sum[t][v][2] = (sums)vi_set(0);
         }
-        for (int quad = 0; quad < QUADS; quad++) {
-            __m512i w0 = _mm512_loadu_si512(panel + quad * NV * 64);
-            __m512i w1 = _mm512_loadu_si512(panel + quad * NV * 64 + 64);
-
-            _mm_prefetch(ahead, _MM_HINT_T1);
-            ahead += FP4_BYTES / QUADS;
-
-            UNROLL
-            for (int t = 0; t < n; t++) {
-                UNROLL
-                for (int d = 0; d < DIGITS; d++) {
-                    vi xd = vi_set(x[t * RECORD + d * QUADS + quad]);
-
-                    dot(&sum[t][0][d], w0, xd);
-                    dot(&sum[t][1][d], w1, xd);
-                }
-            }
-        }
+        if (any_long(x, n))
+            dots_panel(sum, panel, ahead, x, n, DIGITS);
+        else
+            dots_panel(sum, panel, ahead, x, n, DIGITS - 1);
+        ahead += FP4_BYTES;
         UNROLL
         for (int t = 0; t < n; t++)
             UNROLL
