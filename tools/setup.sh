@@ -5,7 +5,8 @@
 #                            into build/third_party (tools/llguidance.sh); without it everything
 #                            else works
 #   tools/setup.sh --test    and the Python packages of the tests, in build/venv
-#   tools/setup.sh --dev     and the second compiler, clang-format, clang-tidy, fuzzer runtime
+#   tools/setup.sh --dev     and the second compiler, clang-format, clang-tidy, fuzzer runtime, and where
+#                            it is a package (Debian) the browser for the tests of the page
 #   tools/setup.sh --cuda    and the CUDA compiler, from PyPI into build/cuda-toolkit, unless one is
 #                            installed already
 #   tools/setup.sh --check   only say what is missing; exit status 1 when something is
@@ -148,6 +149,11 @@ done
 if ((${#missing[@]})); then
     printf 'setup: still missing: %s\n' "${missing[@]}" >&2
     exit 1
+fi
+# Without a browser the tests of the page are skipped, so this may fail. Ubuntu has it as a snap.
+if ((want_dev)) && ! has chromium >/dev/null && grep -qs '^ID=debian' /etc/os-release; then
+    packages=(chromium)
+    (install_packages) || echo "setup: no chromium: the tests of the page will be skipped" >&2
 fi
 if ((want_test)) && ! venv_ready; then
     make_venv
