@@ -150,8 +150,10 @@ void cuda_qkv(cuda_impl *c, const qkv_args *a)
     weight none = {};
     step left = {};
 
-    if (widest > WARPS * 8 * CHUNK || a->rope % 4 || a->dim % 4)
+    if (widest > WARPS * 8 * CHUNK || a->rope % 4 || a->dim % 4) {
         cuda_note(c, cudaErrorNotSupported, "qkv: more than 8192 columns, or columns not by four");
+        return;
+    }
     launch(c, "qkv",
            many                          ? qkv_kernel<1, 16>
            : widest <= WARPS * 2 * CHUNK ? qkv_kernel<WARPS, 2>
@@ -279,8 +281,10 @@ void cuda_attention(cuda_impl *c, const attention_args *a)
 
     if (cuda_attention_mma(c, a))
         return;
-    if (dim > MAX_DIM || dim % 32)
+    if (dim > MAX_DIM || dim % 32) {
         cuda_note(c, cudaErrorNotSupported, "attention: head_dim");
+        return;
+    }
     cuda_note(c,
               cudaFuncSetAttribute((const void *)attention_kernel,
                                    cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem),

@@ -72,8 +72,10 @@ static bool linear_packed(cuda_impl *c, const linear_args *a, int64_t groups)
     j.n = a->n;
     j.y = a->y;
     j.y_stride = w->rows;
-    if (j.group_rows % 16)
+    if (j.group_rows % 16) {
         cuda_note(c, cudaErrorNotSupported, "linear: groups of fewer than 16 rows");
+        return false;
+    }
     if (j.group_rows % ROW_BLOCK) {
         cuda_narrow_groups(c, w->packed, &j);
         return false;

@@ -19,8 +19,10 @@ static __global__ void route_kernel(route_args a, const float *bias, const float
 
 void cuda_route(cuda_impl *c, const route_args *a)
 {
-    if (a->n_experts > MAX_EXPERTS)
+    if (a->n_experts > MAX_EXPERTS) {
         cuda_note(c, cudaErrorNotSupported, "route: experts");
+        return;
+    }
     launch(c, "route", route_kernel, (unsigned)((a->n + WARPS - 1) / WARPS), THREADS, 0, *a,
            (const float *)a->bias->data, a->bias_vl ? (const float *)a->bias_vl->data : NULL);
 }
@@ -343,8 +345,10 @@ void cuda_moe(cuda_impl *c, const experts_args *a)
     dim3 down((unsigned)((x->hidden + WARPS - 1) / WARPS), (unsigned)x->n_experts + 1);
     int tile = expert_tile(a->n * a->k / x->n_experts);
 
-    if (a->k > MAX_ACTIVE || x->n_experts > MAX_EXPERTS)
+    if (a->k > MAX_ACTIVE || x->n_experts > MAX_EXPERTS) {
         cuda_note(c, cudaErrorNotSupported, "experts: more than 64 per row, or than 1024");
+        return;
+    }
     if (!x->packed || !cuda_route_few(c, a, tile)) {
         if (a->route)
             cuda_route(c, a->route);
