@@ -136,6 +136,33 @@ INLINE vf finish(vf acc, sums sum0, sums sum1, sums sum2, const int32_t *record,
     return vf_fma(vf_mul(vi_to_float(all), vf_from_bits(vi_set(record[FACTOR]))), scale, acc);
 }
 
+/* A block's sums of n rows, before its dots. */
+INLINE void begin(sums sum[][NV][DIGITS], const int32_t *x, int n)
+{
+    UNROLL
+    for (int t = 0; t < n; t++)
+        UNROLL
+    for (int v = 0; v < NV; v++) {
+        sum[t][v][0] = (sums)vi_set(x[t * RECORD + CORRECTION]);
+        sum[t][v][1] = sum[t][v][2] = (sums)vi_set(0);
+    }
+}
+
+/* out [n][STRIP] += a block's sums. */
+INLINE void add_block(float *out, sums sum[][NV][DIGITS], const int32_t *x, int n,
+                      const vf scale[NV])
+{
+    UNROLL
+    for (int t = 0; t < n; t++)
+        UNROLL
+    for (int v = 0; v < NV; v++) {
+        float *to = out + t * STRIP + v * VF;
+
+        vf_store(to, finish(vf_load(to), sum[t][v][0], sum[t][v][1], sum[t][v][2], x + t * RECORD,
+                            scale[v]));
+    }
+}
+
 INLINE void prefetch(const uint8_t *at)
 {
     _mm_prefetch((const char *)at + 3072, _MM_HINT_T1);
@@ -188,13 +215,7 @@ INLINE void direct(float *out, const strip *s, const int32_t *x, int n)
     for (int64_t b = 0; b < s->n_blocks; b++, x += n * RECORD, block += FP4_BYTES) {
         sums sum[2][NV][DIGITS];
 
-        UNROLL
-        for (int t = 0; t < n; t++)
-            UNROLL
-        for (int v = 0; v < NV; v++) {
-            sum[t][v][0] = (sums)vi_set(x[t * RECORD + CORRECTION]);
-            sum[t][v][1] = sum[t][v][2] = (sums)vi_set(0);
-        }
+        begin(sum, x, n);
         if (any_long(x, n))
             dots(sum, block, x, n, DIGITS);
         else
@@ -250,26 +271,12 @@ INLINE void direct_wide(float *out, const strip *s, const int32_t *x, int n)
         const vf scale[NV] = {scale_of(block, 0), scale_of(block, 1)};
         sums sum[TILE][NV][DIGITS];
 
-        UNROLL
-        for (int t = 0; t < n; t++)
-            UNROLL
-        for (int v = 0; v < NV; v++) {
-            sum[t][v][0] = (sums)vi_set(x[t * RECORD + CORRECTION]);
-            sum[t][v][1] = sum[t][v][2] = (sums)vi_set(0);
-        }
+        begin(sum, x, n);
         if (any_long(x, n))
             dots_wide(sum, block, x, n, DIGITS);
         else
             dots_wide(sum, block, x, n, DIGITS - 1);
-        UNROLL
-        for (int t = 0; t < n; t++)
-            UNROLL
-        for (int v = 0; v < NV; v++) {
-            float *to = out + t * STRIP + v * VF;
-
-            vf_store(to, finish(vf_load(to), sum[t][v][0], sum[t][v][1], sum[t][v][2],
-                                x + t * RECORD, scale[v]));
-        }
+        add_block(out, sum, x, n, scale);
     }
 }
 
@@ -326,27 +333,13 @@ INLINE void tile(float *out, const uint8_t *panel, const uint8_t *block, const i
         const vf scale[NV] = {scale_of(block, 0), scale_of(block, 1)};
         sums sum[TILE][NV][DIGITS];
 
-        UNROLL
-        for (int t = 0; t < n; t++)
-            UNROLL
-        for (int v = 0; v < NV; v++) {
-            sum[t][v][0] = (sums)vi_set(x[t * RECORD + CORRECTION]);
-            sum[t][v][1] = sum[t][v][2] = (sums)vi_set(0);
-        }
+        begin(sum, x, n);
         if (any_long(x, n))
             dots_panel(sum, panel, ahead, x, n, DIGITS);
         else
             dots_panel(sum, panel, ahead, x, n, DIGITS - 1);
         ahead += FP4_BYTES;
-        UNROLL
-        for (int t = 0; t < n; t++)
-            UNROLL
-        for (int v = 0; v < NV; v++) {
-            float *to = out + t * STRIP + v * VF;
-
-            vf_store(to, finish(vf_load(to), sum[t][v][0], sum[t][v][1], sum[t][v][2],
-                                x + t * RECORD, scale[v]));
-        }
+        add_block(out, sum, x, n, scale);
     }
 }
 
