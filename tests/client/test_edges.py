@@ -89,6 +89,10 @@ def test_an_address_of_ipv6_stands_in_brackets():
 
 def test_a_name_is_served_at_all_its_addresses():
     """"localhost" is ::1 and 127.0.0.1 on most machines, and clients try either."""
+    try:
+        socket.getaddrinfo("localhost", 80)
+    except socket.gaierror:
+        pytest.skip("no hosts file names localhost")
     with serve("--host", "localhost") as s:
         assert f"http://localhost:{s.port}" in "".join(s.lines)
         for family, _, _, _, address in socket.getaddrinfo("localhost", s.port, type=socket.SOCK_STREAM):
